@@ -1,0 +1,1 @@
+"""The mathematics of FedCOME, on NumPy and SciPy only: it knows neither Flower nor PyTorch."""

@@ -1,0 +1,1 @@
+"""The rooms that know Flower's server: records to client updates, and the strategies."""

@@ -1,0 +1,1 @@
+"""Run a whole Flower App on this machine."""
