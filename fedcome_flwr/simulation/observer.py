@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from flwr.app import Message, MetricRecord
+from flwr.serverapp.strategy import Result
 
 Phase = Literal["train", "evaluate", "server"]  # server: the ServerApp's own evaluation of the global model
 ConfigValue = bool | int | float | str
@@ -30,6 +31,9 @@ class RunObserver:
 
     def aggregated(self, phase: Phase, server_round: int, metrics: MetricRecord) -> None:
         """See the metrics of one phase of a round."""
+
+    def ended(self, result: Result) -> None:
+        """Learn that a strategy is done, and what it returns."""
 
 
 class Tally(RunObserver):
@@ -68,3 +72,7 @@ class Tally(RunObserver):
     def aggregated(self, phase: Phase, server_round: int, metrics: MetricRecord) -> None:
         """Pass on."""
         self._listener.aggregated(phase, server_round, metrics)
+
+    def ended(self, result: Result) -> None:
+        """Pass on."""
+        self._listener.ended(result)

@@ -56,6 +56,7 @@ class _Recorder:
                 self._inside = False
             if isinstance(result, Result):
                 self._results.append(result)
+                self._observer.ended(result)
             return result
 
         return recorded_start

@@ -1,0 +1,111 @@
+"""The console command ``fedcome``."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+# Flower takes half a second to load and PyTorch several, so each command imports what it needs itself.
+
+app = typer.Typer(
+    name="fedcome",
+    help="FedCOME for Flower.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # --debug promises Python's own traceback
+)
+
+RUN_FAILED = 1
+BAD_USAGE = 2
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from fedcome_flwr import __version__
+
+        typer.echo(f"fedcome-flwr {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """FedCOME for Flower: consensus aggregation and client selection on heterogeneous data."""
+
+
+@app.command()
+def run(
+    app_dir: Annotated[Path, typer.Argument(help="Folder of a Flower App, the one with pyproject.toml.")],
+    num_supernodes: Annotated[
+        int | None, typer.Option(min=1, help="Number of clients (default: the app's own setting, else 2).")
+    ] = None,
+    run_config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--run-config",
+            "-c",
+            help="Changes to the app's run config: \"lr=0.1 name='abc'\", or a TOML file. May be repeated.",
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Make the run repeatable.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show all of Flower's log.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Stop at the first exception, with traceback; breakpoints work.")
+    ] = False,
+) -> None:
+    """Run a Flower App, server and clients, in this one process.
+
+    Nothing is installed, no server is started, and nothing is written into the app's folder.
+
+    Exit code: 0 if the run finished; 1 if it failed, or if every reply of a client was an error; 2 if the
+    command could not be used as given.
+    """
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # Flower reads it while it is imported
+    from fedcome_flwr.cli.config_text import parse_run_config
+    from fedcome_flwr.cli.screen import shown_run
+    from fedcome_flwr.cli.summary import first_line, print_summary
+    from fedcome_flwr.simulation import AppError, run_app
+
+    try:
+        changes = parse_run_config(run_config or [])
+        # With --debug no bar: it would draw over the debugger's prompt.
+        with shown_run(plain=debug, verbose=verbose) as observer:
+            result = run_app(
+                app_dir,
+                num_supernodes=num_supernodes,
+                run_config=changes,
+                seed=seed,
+                debug=debug,
+                observer=observer,
+            )
+    except AppError as error:
+        _fail(f"{error}", BAD_USAGE)
+    except Exception as error:
+        if debug:
+            raise
+        notes = [first_line(note) for note in getattr(error, "__notes__", [])]
+        cause = f"{type(error).__name__}: {error}".rstrip(": ")
+        _fail(
+            "\n".join([*notes, f"the run failed at {_place(error)} (--debug shows all)", cause]), RUN_FAILED
+        )
+    print_summary(result)
+    if 0 < result.num_replies == result.num_errors:
+        _fail("every reply of a client was an error", RUN_FAILED)
+
+
+def _place(error: Exception) -> str:
+    """File and line where an exception was raised."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}" if traceback else "place unknown"
+
+
+def _fail(text: str, code: int) -> None:
+    print(f"error: {text}", file=sys.stderr)
+    raise typer.Exit(code)
