@@ -1,5 +1,6 @@
 """The console command ``fedcome``."""
 
+import bdb
 import os
 import sys
 from pathlib import Path
@@ -85,6 +86,8 @@ def run(
             )
     except AppError as error:
         _fail(f"{error}", BAD_USAGE)
+    except bdb.BdbQuit:  # the user left the debugger, and knows why
+        raise typer.Exit(RUN_FAILED) from None
     except Exception as error:
         if debug:
             raise

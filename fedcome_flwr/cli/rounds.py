@@ -62,7 +62,7 @@ class RoundLines(RunObserver):
         """Keep the metrics for the round's line."""
         self._metrics[phase] = metrics
         if server_round == 0:  # the model before training, before any message
-            self.show("before round 1: " + self._metrics_text())
+            self.show("before round 1 | " + self._metrics_text())
             self._metrics.clear()
 
     def ended(self, result: Result) -> None:
@@ -73,9 +73,9 @@ class RoundLines(RunObserver):
         """Show the line of the round that was under way, if there was one."""
         if self.server_round is not None:
             seconds = time.perf_counter() - self._began_at
-            replies = f"{self.done_in_round} replies" + (f", {self._errors} errors" if self._errors else "")
-            parts = [self._metrics_text(), replies, f"{seconds:.2f} s"]
-            self.show(f"{self.title()}: " + " | ".join(part for part in parts if part))
+            replies = replies_text(self.done_in_round, self._errors)
+            parts = [f"{self.title()}: {seconds:.2f} s, {replies}", self._metrics_text()]
+            self.show(" | ".join(part for part in parts if part))
         self.server_round = None
         self.done_in_round = self._errors = self.sent_in_phase = self.done_in_phase = 0
         self._phase = ""
@@ -94,7 +94,7 @@ class RoundLines(RunObserver):
         return f"{self._phase} {self.done_in_phase}/{self.sent_in_phase}" if self._phase else ""
 
     def _metrics_text(self) -> str:
-        return " | ".join(f"{phase} {metrics_text(metrics)}" for phase, metrics in self._metrics.items())
+        return " | ".join(f"{phase}: {metrics_text(metrics)}" for phase, metrics in self._metrics.items())
 
 
 def round_of(message: Message) -> int | None:
@@ -103,6 +103,16 @@ def round_of(message: Message) -> int | None:
         if isinstance(record, ConfigRecord) and isinstance(number := record.get("server-round"), int):
             return number
     return int(message.metadata.group_id) if message.metadata.group_id.isdigit() else None
+
+
+def replies_text(replies: int, errors: int) -> str:
+    """Return how many replies there were, and how many were errors: ``10 replies, 1 error``."""
+    parts = [_counted(replies, "reply", "replies"), _counted(errors, "error", "errors") if errors else ""]
+    return ", ".join(part for part in parts if part)
+
+
+def _counted(number: int, one: str, more: str) -> str:
+    return f"{number} {one if number == 1 else more}"
 
 
 def metrics_text(metrics: MetricRecord) -> str:

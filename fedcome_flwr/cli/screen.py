@@ -15,8 +15,9 @@ from fedcome_flwr.cli.rounds import RoundLines
 from fedcome_flwr.simulation.observer import ConfigValue
 
 # Flower logs about ten INFO lines a round. Those shown anyway: our strategies' line per round, and the only
-# sign of a ServerApp that waits, for ever in a simulation, for more clients than there are.
-_INFO_SHOWN = ("fedcome", "Waiting for nodes to connect")
+# sign of a ServerApp that waits for more clients than there are.
+_WAITING = "Waiting for nodes to connect"
+_INFO_SHOWN = ("fedcome", _WAITING)
 
 
 @contextmanager
@@ -29,12 +30,10 @@ def shown_run(*, plain: bool, verbose: bool) -> Iterator[RoundLines]:
             yield lines
             lines.finish()
         return
-    # Not transient: the last state of the bar says how long the run took.
     with _progress(console) as progress, _flower_log(_ConsoleHandler(progress.console), verbose):
         bar = _Bar(progress)
         yield bar
         bar.finish()
-        bar.complete()
 
 
 class _Bar(RoundLines):
@@ -71,13 +70,6 @@ class _Bar(RoundLines):
             self._replies_of_a_round = self.done_in_round
         super().finish()
 
-    def complete(self) -> None:
-        """Fill the bar."""
-        rounds = max(self._rounds_done, 1)
-        self._progress.update(
-            self._task, total=rounds, completed=rounds, description=f"{self._rounds_done} rounds", phase=""
-        )
-
     def _update(self) -> None:
         part = min(self.done_in_round / max(self._replies_of_a_round, 1), 1.0)
         self._progress.update(
@@ -98,6 +90,7 @@ def _progress(console: Console) -> Progress:
         TextColumn("left:"),
         TimeRemainingColumn(),
         console=console,
+        transient=True,  # the summary says how long it took
     )
 
 
@@ -124,6 +117,8 @@ class _ConsoleHandler(logging.Handler):
 
 def _log_text(record: logging.LogRecord) -> str:
     text = record.getMessage().expandtabs(4)
+    if text.startswith(_WAITING):
+        text += " No more will come: stop, and raise --num-supernodes or lower the strategy's minimum."
     return f"{record.levelname}: {text}" if record.levelno >= logging.WARNING else text
 
 
@@ -132,10 +127,14 @@ def _flower_log(handler: logging.Handler, verbose: bool) -> Iterator[None]:
     """Send Flower's log to this handler instead of its own coloured one, and leave out its chatter."""
 
     def shown(record: logging.LogRecord) -> bool:
+        nonlocal waiting
+        text = record.getMessage()
+        repeated, waiting = waiting and text.startswith(_WAITING), text.startswith(_WAITING)  # each second
         if record.levelno >= logging.WARNING:
             return True
-        return record.levelno >= logging.INFO and (verbose or record.getMessage().startswith(_INFO_SHOWN))
+        return record.levelno >= logging.INFO and (verbose or text.startswith(_INFO_SHOWN)) and not repeated
 
+    waiting = False
     handler.addFilter(shown)
     logger = logging.getLogger("flwr")
     before = logger.handlers[:]

@@ -7,7 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fedcome_flwr.cli.rounds import number_text
+from fedcome_flwr.cli.rounds import number_text, replies_text
 from fedcome_flwr.simulation.run import RunResult
 
 
@@ -21,8 +21,7 @@ def print_summary(run: RunResult) -> None:
             "evaluate, server": result.evaluate_metrics_serverapp,
         }
         _print_metrics({name: rounds for name, rounds in columns.items() if rounds})
-    total = f"finished in {run.seconds.total:.1f} s, {run.num_replies} replies"
-    print(total + (f", {run.num_errors} of them errors" if run.num_errors else ""))
+    print(f"finished in {run.seconds.total:.1f} s, {replies_text(run.num_replies, run.num_errors)}")
     if run.first_error is not None:
         print(f"first error: {first_line(run.first_error)}")
 
