@@ -1,6 +1,5 @@
 """Show a run: a progress bar on a terminal, plain lines elsewhere."""
 
-import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,13 +10,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
+from fedcome_flwr.cli.flower_log import ConsoleHandler, PlainHandler, flower_log
 from fedcome_flwr.cli.rounds import RoundLines
 from fedcome_flwr.simulation.observer import ConfigValue
-
-# Flower logs about ten INFO lines a round. Those shown anyway: our strategies' line per round, and the only
-# sign of a ServerApp that waits for more clients than there are.
-_WAITING = "Waiting for nodes to connect"
-_INFO_SHOWN = ("fedcome", _WAITING)
 
 
 @contextmanager
@@ -26,11 +21,11 @@ def shown_run(*, plain: bool, verbose: bool) -> Iterator[RoundLines]:
     console = Console(highlight=False)
     if plain or not console.is_terminal or not sys.stdout.isatty() or console.is_dumb_terminal:
         lines = RoundLines(lambda line: print(line, flush=True))
-        with _flower_log(_PlainHandler(), verbose):
+        with flower_log(PlainHandler(), verbose=verbose):
             yield lines
             lines.finish()
         return
-    with _progress(console) as progress, _flower_log(_ConsoleHandler(progress.console), verbose):
+    with _progress(console) as progress, flower_log(ConsoleHandler(progress.console), verbose=verbose):
         bar = _Bar(progress)
         yield bar
         bar.finish()
@@ -92,54 +87,3 @@ def _progress(console: Console) -> Progress:
         console=console,
         transient=True,  # the summary says how long it took
     )
-
-
-class _PlainHandler(logging.Handler):
-    """Warnings to standard error, the rest to standard output, whatever these are at the time."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        stream = sys.stderr if record.levelno >= logging.WARNING else sys.stdout
-        print(_log_text(record), file=stream, flush=True)
-
-
-class _ConsoleHandler(logging.Handler):
-    """Lines above the bar; warnings stand out."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__()
-        self._console = console
-
-    def emit(self, record: logging.LogRecord) -> None:
-        color = "red" if record.levelno >= logging.ERROR else "yellow"
-        style = color if record.levelno >= logging.WARNING else ""
-        self._console.print(Text(_log_text(record), style=style))
-
-
-def _log_text(record: logging.LogRecord) -> str:
-    text = record.getMessage().expandtabs(4)
-    if text.startswith(_WAITING):
-        text += " No more will come: stop, and raise --num-supernodes or lower the strategy's minimum."
-    return f"{record.levelname}: {text}" if record.levelno >= logging.WARNING else text
-
-
-@contextmanager
-def _flower_log(handler: logging.Handler, verbose: bool) -> Iterator[None]:
-    """Send Flower's log to this handler instead of its own coloured one, and leave out its chatter."""
-
-    def shown(record: logging.LogRecord) -> bool:
-        nonlocal waiting
-        text = record.getMessage()
-        repeated, waiting = waiting and text.startswith(_WAITING), text.startswith(_WAITING)  # each second
-        if record.levelno >= logging.WARNING:
-            return True
-        return record.levelno >= logging.INFO and (verbose or text.startswith(_INFO_SHOWN)) and not repeated
-
-    waiting = False
-    handler.addFilter(shown)
-    logger = logging.getLogger("flwr")
-    before = logger.handlers[:]
-    logger.handlers[:] = [handler]
-    try:
-        yield
-    finally:
-        logger.handlers[:] = before

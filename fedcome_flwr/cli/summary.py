@@ -21,7 +21,7 @@ def print_summary(run: RunResult) -> None:
             "evaluate, server": result.evaluate_metrics_serverapp,
         }
         _print_metrics({name: rounds for name, rounds in columns.items() if rounds})
-    print(f"finished in {run.seconds.total:.1f} s, {replies_text(run.num_replies, run.num_errors)}")
+    print(f"finished in {run.seconds.total:.2f} s, {replies_text(run.num_replies, run.num_errors)}")
     if run.first_error is not None:
         print(f"first error: {first_line(run.first_error)}")
 
