@@ -43,7 +43,8 @@ def answer(message, context):
     weights = message.content["arrays"]["w"].numpy()
     weights = weights + context.run_config["lr"] * np.random.normal(size=weights.shape) + partition
     metrics = MetricRecord({"num-examples": 1 + partition, "loss": float(partition)})
-    return Message(RecordDict({"arrays": ArrayRecord({"w": Array(weights)}), "metrics": metrics}), reply_to=message)
+    arrays = ArrayRecord({"w": Array(weights)})
+    return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
 app.train()(answer)
 

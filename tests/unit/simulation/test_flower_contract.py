@@ -1,8 +1,8 @@
 """What the inline grid takes from Flower's private modules, as found in flwr 1.42.
 
 If a test fails after an upgrade of Flower, correct `fedcome_flwr/simulation/flower_private.py`. What breaks
-otherwise: without the identity, no strategy can create messages outside Flower's processes; without the ids, no
-strategy can tell which message a reply answers.
+otherwise: without the identity, no strategy can create messages outside Flower's processes; without the ids,
+no strategy can tell which message a reply answers.
 """
 
 from importlib.metadata import version
