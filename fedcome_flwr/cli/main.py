@@ -3,6 +3,7 @@
 import bdb
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,6 @@ import typer
 
 app = typer.Typer(
     name="fedcome",
-    help="FedCOME for Flower.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,  # --debug promises Python's own traceback
@@ -41,7 +41,9 @@ def main(
 
 @app.command()
 def run(
-    app_dir: Annotated[Path, typer.Argument(help="Folder of a Flower App, the one with pyproject.toml.")],
+    app_dir: Annotated[
+        Path, typer.Argument(help="Folder of a Flower App, the one with pyproject.toml.")
+    ] = Path("."),
     num_supernodes: Annotated[
         int | None, typer.Option(min=1, help="Number of clients (default: the app's own setting, else 2).")
     ] = None,
@@ -94,19 +96,20 @@ def run(
         notes = [first_line(note) for note in getattr(error, "__notes__", [])]
         cause = f"{type(error).__name__}: {error}".rstrip(": ")
         _fail(
-            "\n".join([*notes, f"the run failed at {_place(error)} (--debug shows all)", cause]), RUN_FAILED
+            "\n".join([*notes, f"the run failed at {_place(error, app_dir)} (--debug shows all)", cause]),
+            RUN_FAILED,
         )
     print_summary(result)
     if 0 < result.num_replies == result.num_errors:
         _fail("every reply of a client was an error", RUN_FAILED)
 
 
-def _place(error: Exception) -> str:
-    """File and line where an exception was raised."""
-    traceback = error.__traceback__
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    return f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}" if traceback else "place unknown"
+def _place(error: Exception, app_dir: Path) -> str:
+    """File and line in the app where an exception passed, or where it was raised if not there."""
+    frames = traceback.extract_tb(error.__traceback__)
+    in_app = [frame for frame in frames if Path(frame.filename).is_relative_to(app_dir.resolve())]
+    frame = (in_app or frames)[-1]
+    return f"{frame.filename}:{frame.lineno}"
 
 
 def _fail(text: str, code: int) -> None:

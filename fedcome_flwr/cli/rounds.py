@@ -37,6 +37,7 @@ class RoundLines(RunObserver):
 
     def started(self, num_rounds: int | None) -> None:
         """Take the number of rounds from the strategy, which knows best."""
+        self.finish()
         self.num_rounds = num_rounds if num_rounds is not None else self.num_rounds
 
     def sent(self, messages: Sequence[Message]) -> None:
@@ -82,9 +83,9 @@ class RoundLines(RunObserver):
         self._metrics.clear()
 
     def title(self) -> str:
-        """Where the run stands: ``round 3 of 10``."""
+        """Where the run stands: ``round 3 of 10``; empty where no round is under way."""
         if self.server_round is None:
-            return "starting"
+            return ""
         # A strategy that goes on from a checkpoint may count further than the number it was started with.
         counted = self.num_rounds is not None and self.server_round <= self.num_rounds
         return f"round {self.server_round}" + (f" of {self.num_rounds}" if counted else "")
@@ -118,7 +119,7 @@ def _counted(number: int, one: str, more: str) -> str:
 def metrics_text(metrics: MetricRecord) -> str:
     """Return the first few metrics in a line."""
     shown = [f"{name} {number_text(value)}" for name, value in list(metrics.items())[:_METRICS_IN_A_LINE]]
-    return ", ".join(shown) + (", …" if len(metrics) > len(shown) else "")
+    return ", ".join(shown) + (", ..." if len(metrics) > len(shown) else "")
 
 
 def number_text(value: float | list[int] | list[float]) -> str:

@@ -49,6 +49,7 @@ class _Bar(RoundLines):
 
     def started(self, num_rounds: int | None) -> None:
         super().started(num_rounds)
+        self._rounds_done = 0  # a ServerApp may start a second strategy
         self._update()
 
     def sent(self, messages: Sequence[Message]) -> None:
@@ -64,14 +65,16 @@ class _Bar(RoundLines):
             self._rounds_done += 1
             self._replies_of_a_round = self.done_in_round
         super().finish()
+        self._update()
 
     def _update(self) -> None:
+        between = "finishing" if self._rounds_done else "starting"
         part = min(self.done_in_round / max(self._replies_of_a_round, 1), 1.0)
         self._progress.update(
             self._task,
             total=self.num_rounds,
             completed=self._rounds_done + part,
-            description=escape(self.title()),
+            description=escape(self.title() or between),
             phase=escape(self.phase_text()),
         )
 

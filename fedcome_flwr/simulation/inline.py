@@ -25,7 +25,7 @@ class InlineGrid(Grid):
     """Runs a ClientApp in this process, one message after the other, at once.
 
     A real strategy runs on it as on Flower's own grids, without Ray, daemons or start-up time, and a
-    breakpoint in the client just works::
+    breakpoint in the client works as anywhere::
 
         with InlineGrid(client_app, num_supernodes=10) as grid:
             result = FedAvg().start(grid=grid, initial_arrays=arrays, num_rounds=3)
@@ -151,7 +151,8 @@ class InlineGrid(Grid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Let the addressed clients answer and return the replies in order; ``timeout`` is not looked at."""
         messages = list(messages)
-        self._observer.sent(messages)
+        with self._one_at_a_time:
+            self._observer.sent(messages)
         return [self._deliver(message) for message in messages]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
@@ -197,10 +198,7 @@ class InlineGrid(Grid):
                 raise ValueError("the ClientApp must return Message(..., reply_to=message) for its message")
             if reply.has_content():
                 reply.content = detached(reply.content)
-        except (
-            Exception,
-            SystemExit,
-        ) as error:  # SystemExit would end a SuperNode's process, not the server's
+        except (Exception, SystemExit) as error:  # exit() would end a SuperNode, not the server
             if self._debug:
                 self.exception = error
                 raise

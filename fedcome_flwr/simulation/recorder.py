@@ -18,7 +18,7 @@ def recorded_strategies(observer: RunObserver) -> Iterator[list[Result]]:
 
     A ServerApp's main function gives nothing back, so ``start`` is wrapped for a while: in ``Strategy`` and
     in each class that has its own. Of calls within calls (``super().start``) the outermost counts. The
-    observer hears of the start and of each round's metrics.
+    observer hears of the start, of each round's metrics and of the end.
     """
     results: list[Result] = []
     with ExitStack() as stack:

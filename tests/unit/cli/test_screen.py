@@ -3,13 +3,15 @@
 import io
 import logging
 
+import pytest
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvg
 from rich.console import Console
 
 from fedcome_flwr.cli import flower_log, rounds, screen
-from fedcome_flwr.simulation import run_app
+from fedcome_flwr.simulation import InlineGrid, run_app
 from fedcome_flwr.simulation.flower_private import server_identity
-from tests.unit.simulation.apps import write_app
+from tests.unit.simulation.apps import adding_client, write_app, zeros
 
 
 def test_the_bar_moves_from_nothing_to_the_end(tmp_path):
@@ -58,14 +60,37 @@ def test_rounds_beyond_the_number_are_shown_without_it():
 
 def test_long_metrics_are_cut():
     metrics = MetricRecord({"a": 1, "b": 0.123456, "c": [1, 2], "d": [0.5] * 9, "e": 1})
-    assert rounds.metrics_text(metrics) == "a 1, b 0.1235, c [1, 2], d [9 values], …"
+    assert rounds.metrics_text(metrics) == "a 1, b 0.1235, c [1, 2], d [9 values], ..."
 
 
-def test_a_wait_is_told_once_and_with_a_hint(capsys):
+def test_a_wait_for_clients_is_told_once_and_with_a_hint(monkeypatch, capsys):
+    """Relies on the wording of Flower's log (1.42): another one would leave the user before a silent bar."""
+    waited = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 3:
+            raise TimeoutError
+
+    monkeypatch.setattr("flwr.serverapp.strategy.strategy_utils.sleep", sleep)
     logger = logging.getLogger("flwr")
     before = logger.handlers[:]
-    with flower_log.flower_log(flower_log.PlainHandler(), verbose=False):
-        for _ in range(3):
-            logger.info("Waiting for nodes to connect: 1 connected (minimum required: 2).")
+    with (
+        flower_log.flower_log(flower_log.PlainHandler(), verbose=False),
+        InlineGrid(adding_client(), 1) as grid,
+        pytest.raises(TimeoutError),
+    ):
+        FedAvg().start(grid=grid, initial_arrays=zeros(1), num_rounds=1)
     assert capsys.readouterr().out.count("raise --num-supernodes") == 1
     assert logger.handlers == before
+
+
+def test_a_second_strategy_starts_the_bar_again():
+    with screen._progress(Console(file=io.StringIO())) as progress:
+        bar = screen._Bar(progress)
+        for _ in range(2):
+            bar.started(2)
+            bar.sent(messages(config={"server-round": 1}))
+            assert progress.tasks[0].completed == 0
+            bar.finish()
+            assert (progress.tasks[0].completed, progress.tasks[0].total) == (1, 2)

@@ -1,7 +1,6 @@
 import random
 import sys
 
-import numpy as np
 import pytest
 from flwr.app import MetricRecord
 from flwr.serverapp import ServerApp
@@ -103,7 +102,6 @@ def test_torch_is_seeded_if_the_app_has_it_and_not_loaded_otherwise(monkeypatch)
     run_app((server(), adding_client()), seed=3)
     assert set(Torch.seeds) == {3}
     assert random.random() == random.Random(3).random()
-    np.random.default_rng()
 
 
 def test_apps_with_the_same_package_name_do_not_mix(tmp_path, capsys):
@@ -147,8 +145,9 @@ def test_modules_beside_the_app_are_the_folders_own(tmp_path, monkeypatch):
     (folder / "helper.py").write_text("NAME = 'right'\n")
     (folder / "client.py").write_text("from flwr.clientapp import ClientApp\napp = ClientApp()\n")
     (folder / "server.py").write_text(
-        "from flwr.serverapp import ServerApp\nfrom helper import NAME\napp = ServerApp()\n"
-        "@app.main()\ndef main(grid, context):\n    context.state['x'] = __import__('flwr.app').app.ConfigRecord({'name': NAME})\n"
+        "from flwr.app import ConfigRecord\nfrom flwr.serverapp import ServerApp\nfrom helper import NAME\n"
+        "app = ServerApp()\n@app.main()\ndef main(grid, context):\n"
+        "    context.state['x'] = ConfigRecord({'name': NAME})\n"
     )
     wrong = type(sys)("helper")
     wrong.NAME = "wrong"
