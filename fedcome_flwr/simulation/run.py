@@ -1,7 +1,5 @@
 """Run a whole Flower App, server and clients, in this process."""
 
-import random
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -9,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
@@ -22,6 +19,7 @@ from fedcome_flwr.simulation.inline import InlineGrid
 from fedcome_flwr.simulation.observer import ConfigValue, RunObserver, Tally
 from fedcome_flwr.simulation.recorder import recorded_strategies
 from fedcome_flwr.simulation.run_config import flatten, override
+from fedcome_flwr.simulation.seeding import seed_generators, torch_seeded_on_import
 
 DEFAULT_NUM_SUPERNODES = 2  # Flower's own since 1.32
 
@@ -94,9 +92,10 @@ def run_app(
         Changes to the app's ``[tool.flwr.app.config]``, nested or with dotted keys; they must name keys
         that the app has and keep their types. For a pair of apps, the whole configuration.
     seed
-        Seed of Python's ``random``, of NumPy's global generator and, where the app has loaded PyTorch, of
+        Seed of Python's ``random``, of NumPy's global generator and, where the app uses PyTorch, of
         PyTorch's; also the app's run-config key ``seed``, if it has one and ``run_config`` says nothing of
-        it. The global generators stay seeded afterwards.
+        it. Same seed, same bytes, except for legacy servers, whose threads decide the clients' order. The
+        global generators stay seeded afterwards.
     debug
         Let an exception in a client end the run, at the place where it happened, instead of becoming an
         error reply.
@@ -113,7 +112,9 @@ def run_app(
     called_at = time.perf_counter()
     tally = Tally(observer)
     with ExitStack() as stack:
-        _seed_generators(seed)  # for code that draws numbers while it is imported
+        if seed is not None:
+            seed_generators(seed)  # for code that draws numbers while it is imported
+            stack.enter_context(torch_seeded_on_import(seed))
         if isinstance(app, tuple):
             server_app, client_app = app
             config = _with_seed(flatten(run_config or {}), run_config, seed)
@@ -128,7 +129,8 @@ def run_app(
         stack.enter_context(grid)
         context = Context(flower.RUN_ID, 0, {}, RecordDict(), dict(config))
         results = stack.enter_context(recorded_strategies(tally))
-        _seed_generators(seed)  # again, since an import may have drawn numbers, and PyTorch is loaded now
+        if seed is not None:
+            seed_generators(seed)  # again, so that what the import drew makes no difference
         tally.opened(num_supernodes, config)
         try:
             server_app(grid, context)
@@ -159,12 +161,3 @@ def _with_seed(
 ) -> dict[str, ConfigValue]:
     asked_otherwise = "seed" in (changes or {})
     return config if seed is None or "seed" not in config or asked_otherwise else config | {"seed": seed}
-
-
-def _seed_generators(seed: int | None) -> None:
-    if seed is None:
-        return
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002  # the global generator is the one that apps' code draws from
-    if (torch := sys.modules.get("torch")) is not None:  # loading it for its seed alone would take seconds
-        torch.manual_seed(seed)

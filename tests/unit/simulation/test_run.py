@@ -90,17 +90,24 @@ def test_the_apps_seed_key_can_be_set_apart(tmp_path):
     assert run.context.state["note"]["seed"] == 5
 
 
-def test_torch_is_seeded_if_the_app_has_it_and_not_loaded_otherwise(monkeypatch):
-    class Torch:
-        seeds = []  # noqa: RUF012
+def test_torch_is_seeded_as_soon_as_the_app_imports_it(tmp_path, monkeypatch):
+    """With a stand-in for PyTorch; else a model made while the app is imported would be a random one."""
+    (tmp_path / "torch.py").write_text("seeds = []\ndef manual_seed(seed):\n    seeds.append(seed)\n")
+    folder = write_app(tmp_path / "app")
+    (folder / "tiny" / "task.py").write_text("import torch\nNAME = list(torch.seeds)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "torch", None)  # so that the real one, or none, comes back in the end
+    monkeypatch.delitem(sys.modules, "torch")
+    finders = sys.meta_path[:]
+    for _ in range(2):
+        run_app(folder, seed=3)
+        assert sys.meta_path == finders
+    run_app(folder)
+    assert sys.modules["torch"].seeds == [3, 3, 3, 3]  # at its import and the ServerApp's start, twice
 
-        @classmethod
-        def manual_seed(cls, seed):
-            cls.seeds.append(seed)
 
-    monkeypatch.setitem(sys.modules, "torch", Torch)
+def test_python_and_numpy_are_seeded():
     run_app((server(), adding_client()), seed=3)
-    assert set(Torch.seeds) == {3}
     assert random.random() == random.Random(3).random()
 
 
