@@ -61,17 +61,19 @@ def run(
         bool, typer.Option("--debug", help="Stop at the first exception, with traceback; breakpoints work.")
     ] = False,
 ) -> None:
-    """Run a Flower App, server and clients, in this one process.
+    """Run the Flower App in APP_DIR, server and clients, in this one process.
 
-    Nothing is installed, no server is started, and nothing is written into the app's folder.
+    APP_DIR is the folder with pyproject.toml. Nothing is installed, no server
+    is started, and nothing is written into the folder.
 
-    Exit code: 0 if the run finished; 1 if it failed, or if every reply of a client was an error; 2 if the
-    command could not be used as given.
+    Exit code: 0 if the run finished; 1 if it failed, or if every reply of a
+    client was an error; 2 if the command could not be used as given.
     """
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # Flower reads it while it is imported
     from fedcome_flwr.cli.config_text import parse_run_config
+    from fedcome_flwr.cli.rounds import first_line
     from fedcome_flwr.cli.screen import shown_run
-    from fedcome_flwr.cli.summary import first_line, print_summary
+    from fedcome_flwr.cli.summary import print_summary
     from fedcome_flwr.simulation import AppError, run_app
 
     try:

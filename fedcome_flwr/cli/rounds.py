@@ -26,6 +26,7 @@ class RoundLines(RunObserver):
         self.done_in_phase = 0
         self.done_in_round = 0
         self._errors = 0
+        self._told_of_error = False
         self._phase = ""
         self._metrics: dict[Phase, MetricRecord] = {}
         self._began_at = 0.0
@@ -57,7 +58,11 @@ class RoundLines(RunObserver):
         """Count the reply."""
         self.done_in_phase += 1
         self.done_in_round += 1
-        self._errors += reply.has_error()
+        if reply.has_error():
+            self._errors += 1
+            if not self._told_of_error:  # at once: nobody wants to learn it at the end of a long run
+                self._told_of_error = True
+                self.show(f"first error of a client: {first_line(reply.error.reason or 'no reason given')}")
 
     def aggregated(self, phase: Phase, server_round: int, metrics: MetricRecord) -> None:
         """Keep the metrics for the round's line."""
@@ -110,6 +115,11 @@ def replies_text(replies: int, errors: int) -> str:
     """Return how many replies there were, and how many were errors: ``10 replies, 1 error``."""
     parts = [_counted(replies, "reply", "replies"), _counted(errors, "error", "errors") if errors else ""]
     return ", ".join(part for part in parts if part)
+
+
+def first_line(reason: str) -> str:
+    """Return the exception that a client's error reply begins with."""
+    return reason.strip().partition("\n")[0]
 
 
 def _counted(number: int, one: str, more: str) -> str:

@@ -7,7 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fedcome_flwr.cli.rounds import number_text, replies_text
+from fedcome_flwr.cli.rounds import first_line, number_text, replies_text
 from fedcome_flwr.simulation.run import RunResult
 
 
@@ -24,11 +24,6 @@ def print_summary(run: RunResult) -> None:
     print(f"finished in {run.seconds.total:.2f} s, {replies_text(run.num_replies, run.num_errors)}")
     if run.first_error is not None:
         print(f"first error: {first_line(run.first_error)}")
-
-
-def first_line(reason: str) -> str:
-    """Return the exception that a client's error reply begins with."""
-    return reason.strip().partition("\n")[0]
 
 
 def _print_metrics(columns: dict[str, dict[int, MetricRecord]]) -> None:

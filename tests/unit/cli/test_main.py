@@ -65,6 +65,7 @@ def test_some_failing_clients_do_not_fail_the_run(folder):
     )
     assert result.exit_code == 0
     assert "first error: ValueError: no data at tiny 1" in result.stdout
+    assert result.stdout.count("first error of a client: ValueError: no data at tiny 1\n") == 1
 
 
 def test_a_failing_server_fails_the_run(folder):
