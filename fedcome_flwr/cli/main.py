@@ -1,0 +1,119 @@
+"""The console command ``fedcome``."""
+
+import bdb
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+# Flower takes half a second to load and PyTorch several, so each command imports what it needs itself.
+
+app = typer.Typer(
+    name="fedcome",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # --debug promises Python's own traceback
+)
+
+RUN_FAILED = 1
+BAD_USAGE = 2
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from fedcome_flwr import __version__
+
+        typer.echo(f"fedcome-flwr {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """FedCOME for Flower: consensus aggregation and client selection on heterogeneous data."""
+
+
+@app.command()
+def run(
+    app_dir: Annotated[
+        Path, typer.Argument(help="Folder of a Flower App, the one with pyproject.toml.")
+    ] = Path("."),
+    num_supernodes: Annotated[
+        int | None, typer.Option(min=1, help="Number of clients (default: the app's own setting, else 2).")
+    ] = None,
+    run_config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--run-config",
+            "-c",
+            help="Changes to the app's run config: \"lr=0.1 name='abc'\", or a TOML file. May be repeated.",
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Make the run repeatable.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show all of Flower's log.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Stop at the first exception, with traceback; breakpoints work.")
+    ] = False,
+) -> None:
+    """Run the Flower App in APP_DIR, server and clients, in this one process.
+
+    APP_DIR is the folder with pyproject.toml. Nothing is installed, no server
+    is started, and nothing is written into the folder.
+
+    Exit code: 0 if the run finished; 1 if it failed, or if every reply of a
+    client was an error; 2 if the command could not be used as given.
+    """
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # Flower reads it while it is imported
+    from fedcome_flwr.cli.config_text import parse_run_config
+    from fedcome_flwr.cli.rounds import first_line
+    from fedcome_flwr.cli.screen import shown_run
+    from fedcome_flwr.cli.summary import print_summary
+    from fedcome_flwr.simulation import AppError, run_app
+
+    try:
+        changes = parse_run_config(run_config or [])
+        # With --debug no bar: it would draw over the debugger's prompt.
+        with shown_run(plain=debug, verbose=verbose) as observer:
+            result = run_app(
+                app_dir,
+                num_supernodes=num_supernodes,
+                run_config=changes,
+                seed=seed,
+                debug=debug,
+                observer=observer,
+            )
+    except AppError as error:
+        _fail(f"{error}", BAD_USAGE)
+    except bdb.BdbQuit:  # the user left the debugger, and knows why
+        raise typer.Exit(RUN_FAILED) from None
+    except Exception as error:
+        if debug:
+            raise
+        notes = [first_line(note) for note in getattr(error, "__notes__", [])]
+        cause = f"{type(error).__name__}: {error}".rstrip(": ")
+        _fail(
+            "\n".join([*notes, f"the run failed at {_place(error, app_dir)} (--debug shows all)", cause]),
+            RUN_FAILED,
+        )
+    print_summary(result)
+    if 0 < result.num_replies == result.num_errors:
+        _fail("every reply of a client was an error", RUN_FAILED)
+
+
+def _place(error: Exception, app_dir: Path) -> str:
+    """File and line in the app where an exception passed, or where it was raised if not there."""
+    frames = traceback.extract_tb(error.__traceback__)
+    in_app = [frame for frame in frames if Path(frame.filename).is_relative_to(app_dir.resolve())]
+    frame = (in_app or frames)[-1]
+    return f"{frame.filename}:{frame.lineno}"
+
+
+def _fail(text: str, code: int) -> None:
+    print(f"error: {text}", file=sys.stderr)
+    raise typer.Exit(code)
