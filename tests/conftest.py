@@ -7,9 +7,7 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--runslow", action="store_true", default=False, help="run the tests marked slow as well"
-    )
+    parser.addoption("--runslow", action="store_true", default=False, help="run the tests marked slow as well")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

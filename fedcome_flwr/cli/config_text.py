@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fedcome_flwr.simulation.run_config import AppError, flatten
+from ..simulation.run_config import AppError, flatten
 
 _PAIR = re.compile(r"""\s*([^\s=]+)=('[^']*'|"[^"]*"|\S+)(?=\s|$)""")
 _EXPECTED = """expected pairs like "lr=0.1 use-gpu=true name='abc'", or a TOML file"""

@@ -24,7 +24,7 @@ BAD_USAGE = 2
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from fedcome_flwr import __version__
+        from .. import __version__
 
         typer.echo(f"fedcome-flwr {__version__}")
         raise typer.Exit
@@ -41,9 +41,7 @@ def main(
 
 @app.command()
 def run(
-    app_dir: Annotated[
-        Path, typer.Argument(help="Folder of a Flower App, the one with pyproject.toml.")
-    ] = Path("."),
+    app_dir: Annotated[Path, typer.Argument(help="Folder of a Flower App, the one with pyproject.toml.")] = Path("."),
     num_supernodes: Annotated[
         int | None, typer.Option(min=1, help="Number of clients (default: the app's own setting, else 2).")
     ] = None,
@@ -70,11 +68,11 @@ def run(
     client was an error; 2 if the command could not be used as given.
     """
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # Flower reads it while it is imported
-    from fedcome_flwr.cli.config_text import parse_run_config
-    from fedcome_flwr.cli.rounds import first_line
-    from fedcome_flwr.cli.screen import shown_run
-    from fedcome_flwr.cli.summary import print_summary
-    from fedcome_flwr.simulation import AppError, run_app
+    from .config_text import parse_run_config
+    from .rounds import first_line
+    from .screen import shown_run
+    from .summary import print_summary
+    from ..simulation import AppError, run_app
 
     try:
         changes = parse_run_config(run_config or [])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from flwr.app import ConfigRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Result
 
-from fedcome_flwr.simulation.observer import ConfigValue, Phase, RunObserver
+from ..simulation.observer import ConfigValue, Phase, RunObserver
 
 _METRICS_IN_A_LINE = 4  # per phase; the table at the end has them all
 

@@ -10,9 +10,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from fedcome_flwr.cli.flower_log import ConsoleHandler, PlainHandler, flower_log
-from fedcome_flwr.cli.rounds import RoundLines
-from fedcome_flwr.simulation.observer import ConfigValue
+from ..simulation.observer import ConfigValue
+from .flower_log import ConsoleHandler, PlainHandler, flower_log
+from .rounds import RoundLines
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fedcome_flwr.cli.rounds import first_line, number_text, replies_text
-from fedcome_flwr.simulation.run import RunResult
+from ..simulation.run import RunResult
+from .rounds import first_line, number_text, replies_text
 
 
 def print_summary(run: RunResult) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import lapack
 
-from fedcome_flwr.core._programs import ConsensusPrograms, FloatArray
+from ._programs import ConsensusPrograms, FloatArray
 
 IndexArray = NDArray[np.intp]
 

@@ -99,17 +99,13 @@ def checked_gram(gram: ArrayLike) -> FloatArray:
         raise ValueError(f"gram must be finite, got {checked[i, j]} at ({i}, {j})")
     diagonal = np.diagonal(checked)
     for (i,) in np.argwhere(diagonal < 0.0)[:1]:
-        raise ValueError(
-            f"gram must have a non-negative diagonal (squared norms), got {diagonal[i]} at ({i}, {i})"
-        )
+        raise ValueError(f"gram must have a non-negative diagonal (squared norms), got {diagonal[i]} at ({i}, {i})")
     norms = np.sqrt(diagonal)
     # Halves, since the difference of two entries near the largest float64 overflows.
     gaps = np.abs(0.5 * checked - 0.5 * checked.T)
     allowed = 0.5 * _SYMMETRY_TOLERANCE * np.outer(norms, norms) + _TINY
     for i, j in np.argwhere(gaps > allowed)[:1]:
-        raise ValueError(
-            f"gram must be symmetric, got {checked[i, j]} at ({i}, {j}) but {checked[j, i]} at ({j}, {i})"
-        )
+        raise ValueError(f"gram must be symmetric, got {checked[i, j]} at ({i}, {j}) but {checked[j, i]} at ({j}, {i})")
     return checked
 
 

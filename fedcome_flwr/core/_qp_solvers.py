@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.optimize import lsq_linear, nnls
 
-from fedcome_flwr.core._programs import ConsensusPrograms, FloatArray
+from ._programs import ConsensusPrograms, FloatArray
 
 # CVXOPT's own tolerances, 1e-7, leave products of -1e-5 where constraints are nearly parallel.
 _CVXOPT_OPTIONS = {"show_progress": False, "abstol": 1e-12, "reltol": 1e-12, "feastol": 1e-12}
@@ -25,10 +25,7 @@ def solve_nnls(programs: ConsensusPrograms) -> FloatArray:
     # matrices.
     loops = 10 * len(programs.factor)
     return np.array(
-        [
-            lsq_linear(matrix, -target, bounds, method="bvls", tol=1e-15, max_iter=loops).x
-            for target in programs.factor
-        ]
+        [lsq_linear(matrix, -target, bounds, method="bvls", tol=1e-15, max_iter=loops).x for target in programs.factor]
     )
 
 
@@ -47,9 +44,7 @@ def solve_cvxopt(programs: ConsensusPrograms) -> FloatArray:
     try:
         from cvxopt import matrix, solvers
     except ImportError as missing:
-        raise ImportError(
-            'solver="cvxopt" needs the package cvxopt: pip install "fedcome-flwr[cvxopt]"'
-        ) from missing
+        raise ImportError('solver="cvxopt" needs the package cvxopt: pip install "fedcome-flwr[cvxopt]"') from missing
     factor = programs.factor
     size, rank = factor.shape
     quadratic, constraints, cost = np.eye(rank), -factor, np.zeros(0)

@@ -18,9 +18,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcome_flwr.core._newton import solve_newton
-from fedcome_flwr.core._programs import ConsensusPrograms, checked_gram, norms_and_cosines
-from fedcome_flwr.core._qp_solvers import solve_cvxopt, solve_nnls
+from ._newton import solve_newton
+from ._programs import ConsensusPrograms, checked_gram, norms_and_cosines
+from ._qp_solvers import solve_cvxopt, solve_nnls
+from .checks import check_choice, check_positive_or_none
 
 _LOG = logging.getLogger(__name__)
 
@@ -117,10 +118,7 @@ def solve_consensus(
         :math:`c \|g_i\| \sum_j \max(0, -\langle \tilde g, g_j \rangle) / \|g_j\|`, so that no single client
         can veto everything; in exchange a client can be hurt. None, the default, is the paper's program.
     """
-    if solver not in _SOLVERS:
-        raise ValueError(f"solver must be one of {', '.join(map(repr, _SOLVERS))}, got {solver!r}")
-    if influence_limit is not None and not (math.isfinite(influence_limit) and influence_limit > 0.0):
-        raise ValueError(f"influence_limit must be None or a finite number above 0, got {influence_limit!r}")
+    check_settings(solver, influence_limit)
     norms, cosines = norms_and_cosines(checked_gram(gram))
     limit = math.inf if influence_limit is None else float(influence_limit)
     present = np.flatnonzero(norms > 0.0)
@@ -149,9 +147,13 @@ def solve_consensus(
     )
 
 
-def _first_success(
-    programs: ConsensusPrograms, solver: str
-) -> tuple[NDArray[np.float64], str, tuple[str, ...]]:
+def check_settings(solver: str, influence_limit: float | None) -> None:
+    """Refuse an unknown solver's name and a limit that is not positive and finite."""
+    check_choice("solver", solver, tuple(_SOLVERS))
+    check_positive_or_none("influence_limit", influence_limit)
+
+
+def _first_success(programs: ConsensusPrograms, solver: str) -> tuple[NDArray[np.float64], str, tuple[str, ...]]:
     """Return normalised duals, the name of the solver that found them, and those that failed before."""
     failed: tuple[str, ...] = ()
     for name in ("newton", "nnls") if solver == "newton" else (solver,):

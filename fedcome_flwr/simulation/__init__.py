@@ -1,8 +1,8 @@
 """Run a whole Flower App on this machine."""
 
-from fedcome_flwr.simulation.inline import InlineGrid
-from fedcome_flwr.simulation.observer import RunObserver
-from fedcome_flwr.simulation.run import RunResult, run_app
-from fedcome_flwr.simulation.run_config import AppError
+from .inline import InlineGrid
+from .observer import RunObserver
+from .run import RunResult, run_app
+from .run_config import AppError
 
 __all__ = ["AppError", "InlineGrid", "RunObserver", "RunResult", "run_app"]

@@ -10,8 +10,8 @@ from typing import Any
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from fedcome_flwr.simulation.observer import ConfigValue
-from fedcome_flwr.simulation.run_config import AppError, flatten
+from .observer import ConfigValue
+from .run_config import AppError, flatten
 
 COMPONENTS = "[tool.flwr.app.components]"
 
@@ -65,13 +65,9 @@ def load_components(app: AppFolder) -> tuple[ServerApp, ClientApp]:
     server_app = _load(app, "serverapp", app.serverapp)
     client_app = _load(app, "clientapp", app.clientapp)
     if not isinstance(server_app, ServerApp):
-        raise AppError(
-            f"serverapp = {app.serverapp!r} is a {type(server_app).__name__}, not a flwr ServerApp"
-        )
+        raise AppError(f"serverapp = {app.serverapp!r} is a {type(server_app).__name__}, not a flwr ServerApp")
     if not isinstance(client_app, ClientApp):
-        raise AppError(
-            f"clientapp = {app.clientapp!r} is a {type(client_app).__name__}, not a flwr ClientApp"
-        )
+        raise AppError(f"clientapp = {app.clientapp!r} is a {type(client_app).__name__}, not a flwr ClientApp")
     return server_app, client_app
 
 
@@ -92,9 +88,7 @@ def _reference(flower: Mapping[str, Any], component: str, file: Path) -> str:
             '    clientapp = "package.client_app:app"'
         )
     if not isinstance(reference, str) or not all(reference.partition(":")):
-        raise AppError(
-            f'{component} in {file} must look like "package.module:attribute", found {reference!r}'
-        )
+        raise AppError(f'{component} in {file} must look like "package.module:attribute", found {reference!r}')
     return reference
 
 

@@ -79,9 +79,7 @@ def _hook_without_cache_files(folder: Path) -> Callable[[str], FileFinder]:
     def hook(path: str) -> FileFinder:
         if not _is_own(folder, path):
             raise ImportError(f"{path} is not part of {folder}")  # how a path hook declines
-        return FileFinder(
-            path, (ExtensionFileLoader, EXTENSION_SUFFIXES), (_WithoutCacheFile, SOURCE_SUFFIXES)
-        )
+        return FileFinder(path, (ExtensionFileLoader, EXTENSION_SUFFIXES), (_WithoutCacheFile, SOURCE_SUFFIXES))
 
     return hook
 

@@ -13,9 +13,9 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from fedcome_flwr.simulation import flower_private as flower
-from fedcome_flwr.simulation.isolation import detached
-from fedcome_flwr.simulation.observer import ConfigValue, RunObserver
+from . import flower_private as flower
+from .isolation import detached
+from .observer import ConfigValue, RunObserver
 
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _TRACEBACK_FRAMES = 6  # enough to reach from the ClientApp's function into the library call that failed
@@ -128,9 +128,7 @@ class InlineGrid(Grid):
     def get_node_ids(self) -> list[int]:
         """Node ids in the order of the partition ids."""
         if not flower.identity_is_set():  # else the caller's next line, Message(...), fails with no hint
-            raise RuntimeError(
-                "Flower's Message needs to know its run; open the grid: `with InlineGrid(...) as grid:`"
-            )
+            raise RuntimeError("Flower's Message needs to know its run; open the grid: `with InlineGrid(...) as grid:`")
         return list(self._context_of)
 
     def get_nodes(self) -> list[flower.NodeInfo]:

@@ -9,7 +9,7 @@ from typing import Any
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedcome_flwr.simulation.observer import Phase, RunObserver
+from .observer import Phase, RunObserver
 
 
 @contextmanager
@@ -47,9 +47,7 @@ class _Recorder:
                     kwargs["evaluate_fn"] = self._wrap_evaluate_fn(kwargs["evaluate_fn"])
                 with (
                     _replaced(type(strategy), "aggregate_train", self._wrap_aggregate("train", strategy)),
-                    _replaced(
-                        type(strategy), "aggregate_evaluate", self._wrap_aggregate("evaluate", strategy)
-                    ),
+                    _replaced(type(strategy), "aggregate_evaluate", self._wrap_aggregate("evaluate", strategy)),
                 ):
                     result = start(strategy, *args, **kwargs)
             finally:
@@ -103,9 +101,7 @@ def _num_rounds(start: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
 
 
 @contextmanager
-def _replaced(
-    owner: type, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> Iterator[None]:
+def _replaced(owner: type, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
     """Replace a method of a class; an inherited one is inherited again afterwards."""
     # On the class, not on the strategy: a strategy that is pickled or copied in a round must not hold the
     # wrapper.

@@ -12,14 +12,14 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import Result
 
-from fedcome_flwr.simulation import flower_private as flower
-from fedcome_flwr.simulation.app_folder import load_components, read_app_folder
-from fedcome_flwr.simulation.fresh_import import fresh_imports
-from fedcome_flwr.simulation.inline import InlineGrid
-from fedcome_flwr.simulation.observer import ConfigValue, RunObserver, Tally
-from fedcome_flwr.simulation.recorder import recorded_strategies
-from fedcome_flwr.simulation.run_config import flatten, override
-from fedcome_flwr.simulation.seeding import seed_generators, torch_seeded_on_import
+from . import flower_private as flower
+from .app_folder import load_components, read_app_folder
+from .fresh_import import fresh_imports
+from .inline import InlineGrid
+from .observer import ConfigValue, RunObserver, Tally
+from .recorder import recorded_strategies
+from .run_config import flatten, override
+from .seeding import seed_generators, torch_seeded_on_import
 
 DEFAULT_NUM_SUPERNODES = 2  # Flower's own since 1.32
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fedcome_flwr.simulation.observer import ConfigValue
+from .observer import ConfigValue
 
 
 class AppError(ValueError):

@@ -46,9 +46,7 @@ class _TorchSeeder:
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != "torch":
             return None
         self.leave()

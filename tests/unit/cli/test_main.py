@@ -60,9 +60,7 @@ def test_run_config_from_pairs_and_file(folder, tmp_path):
 
 
 def test_some_failing_clients_do_not_fail_the_run(folder):
-    result = fedcome(
-        "run", folder, "--num-supernodes", 4, "-c", "fail='client 1' num-server-rounds=9", "--seed", 1
-    )
+    result = fedcome("run", folder, "--num-supernodes", 4, "-c", "fail='client 1' num-server-rounds=9", "--seed", 1)
     assert result.exit_code == 0
     assert "first error: ValueError: no data at tiny 1" in result.stdout
     assert result.stdout.count("first error of a client: ValueError: no data at tiny 1\n") == 1

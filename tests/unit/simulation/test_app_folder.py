@@ -58,8 +58,7 @@ def test_wrong_overrides_are_refused(change, text):
         (PYPROJECT.replace("server_app:app", "server_app:main"), "is a function, not a flwr ServerApp"),
         (PYPROJECT.replace("client_app:app", "server_app:app"), "is a ServerApp, not a flwr ClientApp"),
         (
-            PYPROJECT
-            + '[tool.flwr.federations]\ndefault="a"\n[tool.flwr.federations.a]\noptions.num-supernodes="3"',
+            PYPROJECT + '[tool.flwr.federations]\ndefault="a"\n[tool.flwr.federations.a]\noptions.num-supernodes="3"',
             "num-supernodes in",
         ),
     ],

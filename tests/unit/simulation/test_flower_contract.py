@@ -17,9 +17,7 @@ TESTED = "1.42"
 
 def test_version_is_a_tested_one():
     if not version("flwr").startswith(f"{TESTED}."):
-        pytest.skip(
-            f"these tests describe flwr {TESTED}; they run with {version('flwr')} installed, see the others"
-        )
+        pytest.skip(f"these tests describe flwr {TESTED}; they run with {version('flwr')} installed, see the others")
 
 
 def test_a_message_needs_an_identity_and_gets_one():
@@ -61,8 +59,6 @@ def test_an_error_reply_carries_code_and_reason():
 
 def test_run_node_info_and_context_take_what_we_give():
     assert flower.empty_run().run_id == flower.RUN_ID
-    info = flower.NodeInfo(
-        node_id=1 << 61, status=flower.ONLINE, registered_at="x", online_until=float("inf")
-    )
+    info = flower.NodeInfo(node_id=1 << 61, status=flower.ONLINE, registered_at="x", online_until=float("inf"))
     assert info.node_id == 1 << 61
     assert Context(1, 2, {}, RecordDict(), {}).node_id == 2

@@ -75,9 +75,7 @@ def test_a_client_cannot_change_what_others_receive():
 
     def vandal(message: Message, context: Context) -> Message:
         content = message.content
-        seen.append(
-            (content["config"]["lr"], list(content["config"]["l"]), content["arrays"]["w"].numpy().sum())
-        )
+        seen.append((content["config"]["lr"], list(content["config"]["l"]), content["arrays"]["w"].numpy().sum()))
         content["config"]["lr"] = 9.0
         content["config"]["l"].append(9)
         array = content["arrays"]["w"].numpy()
@@ -213,9 +211,7 @@ def test_the_observer_sees_messages_and_replies():
             self.events.append(len(messages))
 
         def replied(self, message, reply):
-            self.events.append(
-                (message.metadata.message_id == reply.metadata.reply_to_message_id, reply.has_error())
-            )
+            self.events.append((message.metadata.message_id == reply.metadata.reply_to_message_id, reply.has_error()))
 
     counter = Counter()
     with InlineGrid(client(failing), 2, observer=counter) as grid:

@@ -198,9 +198,7 @@ def test_an_exception_of_the_server_tells_of_failed_clients():
     broken._registered_funcs["train.default"] = lambda message, context: 1 / 0
     with pytest.raises(RuntimeError, match="not one reply") as caught:
         run_app((server(Strict()), broken))
-    assert caught.value.__notes__[0].startswith(
-        "2 of 2 client replies were errors, the first: ZeroDivisionError"
-    )
+    assert caught.value.__notes__[0].startswith("2 of 2 client replies were errors, the first: ZeroDivisionError")
 
 
 class Overridden(FedAvg):

@@ -1,0 +1,162 @@
+"""What a round did to the clients: the numbers that say whether the promise was kept."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .dual_cone import ConsensusSolution
+from .weighting import combined_norm
+
+HURT_BELOW = -1e-9  # a normalised product below this is a conflict and no rounding error
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    r"""One round, as it was.
+
+    Lists have one entry a client, in the order of ``clients``. Products are normalised:
+    :math:`\langle u, g_j \rangle / (\lVert g_j \rVert \sum_i p_i \lVert g_i \rVert)`, since the cosine itself is
+    noise when u nearly vanishes. The margin compares both sides of the condition under which client j's own loss
+    falls, :math:`\tfrac12 L s \lVert u \rVert^2 < p_j \lVert \tilde g_j \rVert^2`, with s the factor on u that was
+    applied and L the smoothness in units of one local step (local learning rate × the loss's own smoothness).
+
+    Attributes
+    ----------
+    round, method
+        Absolute round number and the method's name.
+    clients
+        Keys of the clients whose replies were used, sorted.
+    client_weights, train_losses, client_metrics
+        Their importances; the losses of the received model (``None`` where not reported); all that they reported.
+    left_out
+        Clients whose reply could not be used, with the reason.
+    missing
+        Clients that were asked and did not answer.
+    conflicting_pairs
+        Share of client pairs whose pseudo-gradients have a negative inner product.
+    hurt_by_mean, hurt_by_direction
+        Number of clients that the weighted mean and the direction would hurt to first order.
+    smallest_product, smallest_product_of_mean
+        Smallest normalised product of the direction, and of the weighted mean, with a client.
+    norm_ratio
+        Norm of the direction over norm of the weighted mean; NaN when the mean vanishes.
+    direction_norm, update_norm
+        Norm of u, and of what was subtracted from the model.
+    server_step
+        Factor on u (before ``max_update_norm``).
+    descent_bounds, descent_cost, smoothness_limit
+        :math:`p_j \lVert \tilde g_j \rVert^2` for each client (``None`` without consensus programs),
+        :math:`\tfrac12 s \lVert u \rVert^2`, and the largest L for which every client's loss must fall.
+    at_influence_limit, veto
+        Number of clients at the influence limit, and how much each client bends the others:
+        :math:`\sum_i p_i \hat v_{ij}`.
+    residual, solver, certified, fallbacks
+        Largest KKT residual, the solver used, whether its solution passed its certificate, and which solvers
+        failed before.
+    annealed, selection_energy, times_chosen
+        Clients chosen by annealing, H of that set, and how often each client has been chosen so far.
+    unchanged
+        Why the model was left as it was, or ``None``.
+    seconds
+        Time spent in each step of the server.
+    evaluations, evaluation_left_out, server_metrics
+        Filled in after evaluation: each client's metrics, evaluation replies that could not be used, and what
+        ``evaluate_fn`` returned.
+    """
+
+    round: int
+    method: str
+    clients: tuple[str, ...] = ()
+    client_weights: tuple[float, ...] = ()
+    train_losses: tuple[float | None, ...] = ()
+    client_metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    conflicting_pairs: float = 0.0
+    hurt_by_mean: int = 0
+    hurt_by_direction: int = 0
+    smallest_product: float = 0.0
+    smallest_product_of_mean: float = 0.0
+    norm_ratio: float = float("nan")
+    direction_norm: float = 0.0
+    update_norm: float = 0.0
+    server_step: float = 1.0
+    descent_bounds: tuple[float, ...] | None = None
+    descent_cost: float = 0.0
+    smoothness_limit: float | None = None
+    at_influence_limit: int = 0
+    veto: tuple[float, ...] | None = None
+    residual: float | None = None
+    solver: str | None = None
+    certified: bool | None = None
+    fallbacks: tuple[str, ...] = ()
+    annealed: tuple[str, ...] = ()
+    selection_energy: float = 0.0
+    times_chosen: Mapping[str, int] = field(default_factory=dict)
+    unchanged: str | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    evaluations: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    evaluation_left_out: Mapping[str, str] = field(default_factory=dict)
+    server_metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+def with_geometry(
+    report: RoundReport,
+    gram: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    coefficients: NDArray[np.float64],
+) -> RoundReport:
+    """The report with what the Gram matrix says of the direction and of the weighted mean."""
+    count = len(gram)
+    above = np.triu_indices(count, 1)
+    of_direction = _normalised_products(gram, weights, coefficients)
+    of_mean = _normalised_products(gram, weights, weights)
+    mean_norm = combined_norm(gram, weights)
+    norm = combined_norm(gram, coefficients)
+    return replace(
+        report,
+        conflicting_pairs=float(np.mean(gram[above] < 0)) if count > 1 else 0.0,
+        hurt_by_mean=int(np.sum(of_mean < HURT_BELOW)),
+        hurt_by_direction=int(np.sum(of_direction < HURT_BELOW)),
+        smallest_product=float(of_direction.min()),
+        smallest_product_of_mean=float(of_mean.min()),
+        norm_ratio=norm / mean_norm if mean_norm > 0 else float("nan"),
+        direction_norm=norm,
+    )
+
+
+def with_solution(
+    report: RoundReport,
+    gram: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    solution: ConsensusSolution | None,
+) -> RoundReport:
+    """The report with the consensus programs' certificate, descent margin and vetoes."""
+    cost = 0.5 * report.update_norm * report.direction_norm
+    if solution is None:
+        return replace(report, descent_cost=cost)
+    projected = np.einsum("ij,jk,ik->i", solution.coefficients, gram, solution.coefficients, optimize=True)
+    bounds = weights * np.maximum(projected, 0.0)
+    return replace(
+        report,
+        descent_bounds=tuple(map(float, bounds)),
+        descent_cost=cost,
+        smoothness_limit=float(bounds.min() / cost) if cost > 0 else None,
+        at_influence_limit=int(solution.at_limit.sum()),
+        veto=tuple(map(float, solution.veto(weights))),
+        residual=solution.residual,
+        solver=solution.solver,
+        certified=solution.certified,
+        fallbacks=solution.fallbacks,
+    )
+
+
+def _normalised_products(
+    gram: NDArray[np.float64], weights: NDArray[np.float64], coefficients: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """⟨u, g_j⟩ over ‖g_j‖ Σ p_i ‖g_i‖; 0 for clients without a direction."""
+    norms = np.sqrt(np.diagonal(gram))
+    scale = norms * (weights @ norms)
+    return np.divide(gram @ coefficients, scale, out=np.zeros(len(gram)), where=scale > 0)

@@ -1,0 +1,55 @@
+"""What one client contributes to a round, once its reply has been read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .arrays import Arrays
+
+UpdateKind = Literal["arrays", "pseudo-gradient"]
+
+
+@dataclass(frozen=True)
+class ClientUpdate:
+    """One client's reply.
+
+    Attributes
+    ----------
+    key
+        The client's stable name.
+    arrays
+        With ``kind="arrays"`` the client's model after local training; with ``kind="pseudo-gradient"`` broadcast
+        model minus client's model for the parameters, and plain values for the buffers.
+    num_examples
+        Number of training examples, the client's share in weighted means.
+    metrics
+        The numbers that the client reported, ``train-loss`` (loss of the *received* model) among them.
+    """
+
+    key: str
+    arrays: Arrays
+    num_examples: float
+    kind: UpdateKind = "arrays"
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def write_pseudo_gradient(
+        self, reference: NDArray[np.generic], name: str, piece: slice, out: NDArray[np.float64]
+    ) -> None:
+        """Write a piece of the flattened pseudo-gradient of array ``name`` to ``out``, subtracted in float64."""
+        values = flat(self.arrays[name])[piece]
+        if self.kind == "pseudo-gradient":
+            out[:] = values
+        else:
+            np.subtract(flat(reference)[piece], values, out=out, dtype=np.float64)
+
+
+def flat(array: NDArray[np.generic]) -> NDArray[np.generic]:
+    """The array as a vector in C order, whose slices never copy more than themselves.
+
+    A contiguous array is viewed; any other is read through its flat iterator, since ``reshape`` would copy all of
+    it for every client at once.
+    """
+    return array.reshape(-1) if array.flags.c_contiguous else array.flat  # type: ignore[return-value]

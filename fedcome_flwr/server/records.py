@@ -1,0 +1,165 @@
+"""Flower's records to the values that the mathematics takes, and back."""
+
+from collections.abc import Callable, Mapping
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+from ..core.arrays import Arrays
+from ..core.round_report import RoundReport
+from ..core.updates import ClientUpdate, UpdateKind
+
+PSEUDO_GRADIENT_KEY = "pseudo-gradient"
+CLIENT_RECORD_KEY = "client"
+CLIENT_ID_KEY = "client-id"
+METRIC_PREFIX = "fedcome-"
+
+
+class ReplyError(ValueError):
+    """A reply that does not follow the message contract; the text says what was expected and what was found."""
+
+
+def to_arrays(record: ArrayRecord) -> dict[str, NDArray[np.generic]]:
+    """The record's arrays by name, read without a copy (they are read-only)."""
+    return {name: _view(name, array) for name, array in record.items()}
+
+
+def to_record(arrays: Arrays) -> ArrayRecord:
+    """The arrays as a Flower record, 0-dimensional ones included."""
+    return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
+
+
+def to_update(key: str, content: RecordDict, *, arrays_key: str, weight_key: str) -> ClientUpdate:
+    """A training reply as a client update.
+
+    Parameters
+    ----------
+    key
+        The client's key.
+    content
+        The reply: one ArrayRecord under ``arrays_key`` (the trained model) or ``"pseudo-gradient"``, and a
+        MetricRecord with ``weight_key``. A ConfigRecord is allowed and not read here.
+    arrays_key, weight_key
+        The strategy's names, ``"arrays"`` and ``"num-examples"`` unless the user chose others.
+
+    Raises
+    ------
+    ReplyError
+        Records or the number of examples are missing or of the wrong kind.
+    """
+    kinds: dict[str, UpdateKind] = {arrays_key: "arrays", PSEUDO_GRADIENT_KEY: "pseudo-gradient"}
+    names = [name for name in content.array_records if name in kinds]
+    if len(names) != 1:
+        raise ReplyError(
+            f"expected one ArrayRecord named {arrays_key!r} or {PSEUDO_GRADIENT_KEY!r}, "
+            f"found {sorted(content.array_records) or 'none'}"
+        )
+    metrics = to_metrics(content, weight_key)
+    return ClientUpdate(
+        key=key,
+        arrays=to_arrays(content.array_records[names[0]]),
+        num_examples=metrics.pop(weight_key),
+        kind=kinds[names[0]],
+        metrics=metrics,
+    )
+
+
+def to_metrics(content: RecordDict, weight_key: str) -> dict[str, float]:
+    """All single numbers in the reply's MetricRecords; lists of numbers are left to the user's own aggregation.
+
+    Raises
+    ------
+    ReplyError
+        ``weight_key`` is missing or is no single number.
+    """
+    values = merged_metrics(content)
+    found = values.get(weight_key)
+    if not isinstance(found, int | float):
+        raise ReplyError(
+            f"expected a number {weight_key!r} in a MetricRecord, found "
+            + (f"{found!r}" if weight_key in values else f"the metrics {sorted(values) or 'none'}")
+        )
+    return single_numbers(values)
+
+
+def merged_metrics(content: RecordDict) -> MetricRecord:
+    """All of a reply's metrics in one record."""
+    return MetricRecord({name: value for record in content.metric_records.values() for name, value in record.items()})
+
+
+def single_numbers(metrics: MetricRecord) -> dict[str, float]:
+    """The metrics that are one number each."""
+    return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
+
+
+def comparable(contents: list[RecordDict], weight_key: str) -> list[RecordDict]:
+    """The replies' metrics, cut down to what every reply has, as Flower's weighted average needs them."""
+    merged = [merged_metrics(content) for content in contents]
+    common = set.intersection(*(set(metrics) for metrics in merged)) | {weight_key} if merged else set()
+    return [
+        RecordDict({"metrics": MetricRecord({name: value for name, value in metrics.items() if name in common})})
+        for metrics in merged
+    ]
+
+
+def label_of(message: Message) -> str | None:
+    """The name that a client gives itself, its ``client-id``, if it gives one."""
+    record = message.content.config_records.get(CLIENT_RECORD_KEY) if message.has_content() else None
+    value = record.get(CLIENT_ID_KEY) if record is not None else None
+    return str(value) if isinstance(value, str | int) and str(value) else None
+
+
+def report_metrics(report: RoundReport) -> dict[str, float]:
+    """The report's numbers under their ``fedcome-`` names, for Flower's result; identities never travel as metrics."""
+    numbers: dict[str, float | None] = {
+        "clients": len(report.clients),
+        "left-out": len(report.left_out),
+        "missing": len(report.missing),
+        "conflicting-pairs": report.conflicting_pairs,
+        "hurt-by-mean": report.hurt_by_mean,
+        "hurt-by-direction": report.hurt_by_direction,
+        "smallest-product": report.smallest_product,
+        "norm-ratio": report.norm_ratio,
+        "direction-norm": report.direction_norm,
+        "update-norm": report.update_norm,
+        "server-step": report.server_step,
+        "descent-bound": min(report.descent_bounds) if report.descent_bounds else None,
+        "descent-cost": report.descent_cost,
+        "smoothness-limit": report.smoothness_limit,
+        "residual": report.residual,
+        "certified": None if report.certified is None else int(report.certified),
+        "fallbacks": len(report.fallbacks),
+        "at-influence-limit": report.at_influence_limit,
+        "selection-energy": report.selection_energy,
+        "unchanged": int(report.unchanged is not None),
+        "seconds": sum(report.seconds.values()),
+    }
+    return {METRIC_PREFIX + name: value for name, value in numbers.items() if value is not None}
+
+
+def _view(name: str, array: Array) -> NDArray[np.generic]:
+    """A read-only view of a Flower array's bytes; ``Array.numpy()`` would copy them, for every client at once."""
+    if array.stype != "numpy.ndarray":
+        raise ReplyError(f"array {name!r}: expected the serialisation 'numpy.ndarray', found {array.stype!r}")
+    try:
+        stream = BytesIO(array.data)
+        version = np.lib.format.read_magic(stream)
+        if version not in _HEADERS:
+            return np.asarray(array.numpy())
+        shape, fortran_order, dtype = _HEADERS[version](stream)
+        if dtype.hasobject:
+            raise ValueError("it holds Python objects")
+        count = int(np.prod(shape, dtype=np.int64))
+        values = np.frombuffer(array.data, dtype=dtype, count=count, offset=stream.tell())
+        return values.reshape(shape, order="F" if fortran_order else "C")
+    except ValueError as error:
+        raise ReplyError(f"array {name!r}: expected bytes in NumPy's format, found something else: {error}") from error
+
+
+_HEADERS: Mapping[tuple[int, int], Callable[[BytesIO], tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}

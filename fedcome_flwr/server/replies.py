@@ -1,0 +1,70 @@
+"""Reading the clients' replies: what can be used, by client key, and why the rest cannot."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from flwr.app import Message, RecordDict
+
+from ..core.updates import ClientUpdate
+from .records import ReplyError, to_metrics, to_update
+
+Keys = Mapping[int, str]
+
+
+def read_updates(
+    replies: Iterable[Message], keys: Keys, *, arrays_key: str, weight_key: str
+) -> tuple[list[ClientUpdate], dict[str, RecordDict], dict[str, str]]:
+    """The training replies as client updates, their contents by key, and the clients whose reply cannot be read.
+
+    Parameters
+    ----------
+    replies
+        What Flower received, in any order.
+    keys
+        Client key by node id; replies from other nodes were not asked for and are passed over.
+    arrays_key, weight_key
+        The strategy's record names.
+    """
+    updates: list[ClientUpdate] = []
+    contents: dict[str, RecordDict] = {}
+    refused: dict[str, str] = {}
+    for key, message in _by_key(replies, keys):
+        try:
+            content = _content(message)
+            updates.append(to_update(key, content, arrays_key=arrays_key, weight_key=weight_key))
+            contents[key] = content
+        except ReplyError as error:
+            refused[key] = str(error)
+    return updates, contents, refused
+
+
+def read_evaluations(
+    replies: Iterable[Message], keys: Keys, *, weight_key: str
+) -> tuple[dict[str, dict[str, float]], list[RecordDict], dict[str, str]]:
+    """The evaluation replies' numbers by client key, their contents, and the clients whose reply cannot be read."""
+    evaluations: dict[str, dict[str, float]] = {}
+    contents: list[RecordDict] = []
+    refused: dict[str, str] = {}
+    for key, message in _by_key(replies, keys):
+        try:
+            content = _content(message)
+            metrics = to_metrics(content, weight_key)
+            if not 0 < metrics[weight_key] < np.inf:
+                raise ReplyError(f"{weight_key}: expected a positive number, found {metrics[weight_key]!r}")
+            evaluations[key] = metrics
+            contents.append(content)
+        except ReplyError as error:
+            refused[key] = str(error)
+    return evaluations, contents, refused
+
+
+def _by_key(replies: Iterable[Message], keys: Keys) -> list[tuple[str, Message]]:
+    """The replies with their clients' keys, sorted by key, whatever order they arrived in."""
+    known = [(keys[m.metadata.src_node_id], m) for m in replies if m.metadata.src_node_id in keys]
+    return sorted(known, key=lambda pair: pair[0])
+
+
+def _content(message: Message) -> RecordDict:
+    if message.has_error():
+        raise ReplyError(f"its app failed (code {message.error.code}): {message.error.reason}")
+    return message.content

@@ -1,0 +1,303 @@
+"""The strategies: Flower's FedAvg with a method and a selection of ours."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from logging import getLogger
+from time import monotonic, sleep
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Result
+
+from ..core.arrays import Arrays, ParameterRule, is_parameter
+from ..core.checks import check_positive_or_none, check_share
+from ..core.methods import Method, fedavg, fedcome
+from ..core.round_report import RoundReport
+from ..core.rounds import aggregate_round
+from ..core.selection import ConsensusSelection, Selection, Selector, UniformSelection
+from ..core.state import ServerState
+from .identity import client_seed, learn_keys
+from .records import comparable, report_metrics, single_numbers, to_arrays, to_record
+from .replies import read_evaluations, read_updates
+from .round_log import log_round
+
+_log = getLogger("flwr")
+
+OnRound = Callable[[RoundReport], bool | None]
+ClientConfig = Callable[[str, int], Mapping[str, Any]]
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+class UpdateStrategy(FedAvg):
+    """Flower's FedAvg with any method's weighting and any client selection.
+
+    Takes all that :class:`flwr.serverapp.strategy.FedAvg` takes and, by keyword:
+
+    Parameters
+    ----------
+    method
+        How pseudo-gradients become an update, such as :func:`~fedcome_flwr.fedcome` or
+        :func:`~fedcome_flwr.fedavg` (the default).
+    selector
+        Who takes part: :class:`~fedcome_flwr.UniformSelection` (the default),
+        :class:`~fedcome_flwr.ConsensusSelection` or your own.
+    seed
+        Fixes every draw: cohorts come from ``(seed, round)``, and each client gets a ``client-seed`` of its own in
+        its config. Flower's global random state is not used.
+    parameters
+        Rule that tells parameters from buffers, by default
+        :func:`~fedcome_flwr.core.is_parameter`.
+    client_config
+        ``client_config(key, round)`` gives values for one client's config, on top of ``train_config``.
+    node_timeout
+        Seconds to wait for enough nodes to be online before giving up; ``None`` waits for ever, as Flower does.
+    on_round
+        Called with the round's report once the round has been evaluated. Returning ``True`` ends training and keeps
+        the result.
+
+    Attributes
+    ----------
+    state
+        All that the server remembers beside the model.
+    """
+
+    def __init__(
+        self,
+        *fedavg_args: Any,
+        method: Method | None = None,
+        selector: Selector | None = None,
+        seed: int = 0,
+        parameters: ParameterRule = is_parameter,
+        client_config: ClientConfig | None = None,
+        node_timeout: float | None = 3600.0,
+        on_round: OnRound | None = None,
+        **fedavg_options: Any,
+    ) -> None:
+        super().__init__(*fedavg_args, **fedavg_options)
+        check_share("fraction_train", self.fraction_train, zero=False)
+        check_share("fraction_evaluate", self.fraction_evaluate)
+        check_positive_or_none("node_timeout", node_timeout)
+        self.method = method if method is not None else fedavg()
+        self.selector = selector if selector is not None else UniformSelection()
+        self.seed = seed
+        self.parameters = parameters
+        self.client_config = client_config
+        self.node_timeout = node_timeout
+        self.on_round = on_round
+        self.state = ServerState()
+        self._keys: dict[int, str] = {}
+        self._broadcast: Arrays = {}
+        self._selection = Selection(())
+        self._twins: dict[str, str] = {}
+        self._report: RoundReport | None = None
+        self._ended = False
+        self._reports_after_evaluate_fn = False
+
+    def summary(self) -> None:
+        """Log the strategy's settings."""
+        super().summary()
+        _log.info("\t├──> Method: %s", self.method)
+        _log.info("\t└──> Selection: %s, seed %d", self.selector, self.seed)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> Result:
+        """Train as Flower's ``start`` does.
+
+        Round numbers go on from the last call's; after ``on_round`` returned ``True`` the remaining rounds are
+        empty. When nothing was trained the result's arrays are the initial ones.
+        """
+        self._ended = False
+        self._reports_after_evaluate_fn = evaluate_fn is not None
+        result = super().start(
+            grid,
+            initial_arrays,
+            num_rounds,
+            timeout,
+            train_config,
+            evaluate_config,
+            self._wrapped(evaluate_fn) if evaluate_fn is not None else None,
+        )
+        self._broadcast = {}
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Choose the round's clients and write each its own message."""
+        if self._ended:
+            return []
+        server_round = self.state.round + 1
+        nodes = self._nodes(grid, self.min_train_nodes)
+        count = max(_share_of(len(nodes), self.fraction_train), self.min_train_nodes)
+        rng = np.random.default_rng((self.seed, server_round))
+        self._selection = self.selector.choose(sorted(nodes), count, table=self.state.table, rng=rng)
+        self._broadcast = to_arrays(arrays)
+        return [
+            self._message(nodes[key], key, server_round, MessageType.TRAIN, arrays, config)
+            for key in self._selection.keys
+        ]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Aggregate the replies; a bad one is left out and named, and never stops the others.
+
+        A list that is passed in is emptied, so that its memory is free before the next round.
+        """
+        if self._ended:
+            return None, None
+        updates, contents, refused = read_updates(
+            replies, self._keys, arrays_key=self.arrayrecord_key, weight_key=self.weighted_by_key
+        )
+        if isinstance(replies, list):
+            replies.clear()
+        outcome = aggregate_round(
+            self.state,
+            self._broadcast,
+            updates,
+            self.method,
+            selector=self.selector,
+            selection=self._selection,
+            refused=self._twins | refused,
+            parameters=self.parameters,
+        )
+        self.state, self._report = outcome.state, outcome.report
+        log_round(outcome.report)
+        usable = [contents[key] for key in outcome.report.clients]
+        metrics = MetricRecord()
+        if usable:
+            metrics = self.train_metrics_aggr_fn(comparable(usable, self.weighted_by_key), self.weighted_by_key)
+        metrics.update(report_metrics(outcome.report))
+        changed = outcome.report.unchanged is None
+        return to_record(outcome.arrays) if changed else None, metrics
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Choose who evaluates, uniformly, and write each its own message."""
+        if self._ended or self.fraction_evaluate == 0.0:
+            return []
+        nodes = self._nodes(grid, self.min_evaluate_nodes)
+        count = max(_share_of(len(nodes), self.fraction_evaluate), self.min_evaluate_nodes)
+        rng = np.random.default_rng((self.seed, self.state.round, 1))  # 1: not the training round's draws
+        chosen = UniformSelection().choose(sorted(nodes), count, table=self.state.table, rng=rng)
+        return [
+            self._message(nodes[key], key, self.state.round, MessageType.EVALUATE, arrays, config)
+            for key in chosen.keys
+        ]
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Average the clients' metrics; a bad reply is left out, named and counted."""
+        if self._ended:
+            return None
+        evaluations, contents, refused = read_evaluations(replies, self._keys, weight_key=self.weighted_by_key)
+        for key, reason in refused.items():
+            _log.warning("fedcome round %d: evaluation of client %s left out: %s", self.state.round, key, reason)
+        if self._report is not None:
+            self._report = replace(self._report, evaluations=evaluations, evaluation_left_out=refused)
+        metrics_record = None
+        if contents:
+            metrics_record = self.evaluate_metrics_aggr_fn(
+                comparable(contents, self.weighted_by_key), self.weighted_by_key
+            )
+        if not self._reports_after_evaluate_fn:
+            self._finish_round()
+        return metrics_record
+
+    def _wrapped(self, evaluate_fn: EvaluateFn) -> EvaluateFn:
+        """The user's function with absolute round numbers; not called once training has ended."""
+        start = self.state.round
+
+        def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+            if self._ended:
+                return None
+            metrics = evaluate_fn(start + server_round, arrays)
+            if server_round > 0:
+                if self._report is not None and metrics is not None:
+                    self._report = replace(self._report, server_metrics=single_numbers(metrics))
+                self._finish_round()
+            return metrics
+
+        return evaluate
+
+    def _finish_round(self) -> None:
+        report, self._report = self._report, None
+        if report is not None and self.on_round is not None and self.on_round(report):
+            _log.info("fedcome round %d: on_round ends the training", report.round)
+            self._ended = True
+
+    def _nodes(self, grid: Grid, needed: int) -> dict[str, int]:
+        """Node id by client key, of the nodes online, waiting for as many as are needed.
+
+        Two online nodes under one key are both left out: nobody can tell which of them the key's history belongs to.
+        """
+        deadline = None if self.node_timeout is None else monotonic() + self.node_timeout
+        while len(online := list(grid.get_node_ids())) < max(needed, self.min_available_nodes):
+            wanted = max(needed, self.min_available_nodes)
+            if deadline is not None and monotonic() > deadline:
+                raise TimeoutError(
+                    f"expected at least {wanted} nodes online, found {len(online)} after {self.node_timeout:g} s; "
+                    "start more SuperNodes, or lower min_train_nodes, min_evaluate_nodes and min_available_nodes"
+                )
+            _log.info("Waiting for nodes to connect: %d connected (minimum required: %d).", len(online), wanted)
+            sleep(1)
+        keys = learn_keys(grid, self._keys)
+        self._keys |= keys
+        count = Counter(keys.values())
+        self._twins = {
+            key: f"expected one node online under this key, found {number}; give every client its own client-id"
+            for key, number in count.items()
+            if number > 1
+        }
+        return {key: node_id for node_id, key in keys.items() if key not in self._twins}
+
+    def _message(
+        self, node_id: int, key: str, server_round: int, kind: str, arrays: ArrayRecord, config: ConfigRecord
+    ) -> Message:
+        own = self.client_config(key, server_round) if self.client_config is not None else {}
+        ours = {"server-round": server_round, "client-seed": client_seed(self.seed, server_round, key)}
+        record = ConfigRecord({**config, **own, **ours})
+        return Message(RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: record}), node_id, kind)
+
+
+class FedCOMEStrategy(UpdateStrategy):
+    """FedCOME: consensus aggregation and consensus selection, in place of Flower's FedAvg.
+
+    .. code-block:: diff
+
+        - from flwr.serverapp.strategy import FedAvg
+        + from fedcome_flwr import FedCOMEStrategy
+        - strategy = FedAvg(fraction_train=0.2)
+        + strategy = FedCOMEStrategy(fraction_train=0.2)
+
+    The same as :class:`UpdateStrategy` with ``method=fedcome()`` and ``selector=ConsensusSelection()``.
+    """
+
+    def __init__(
+        self,
+        *fedavg_args: Any,
+        method: Method | None = None,
+        selector: Selector | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            *fedavg_args,
+            method=method if method is not None else fedcome(),
+            selector=selector if selector is not None else ConsensusSelection(),
+            **options,
+        )
+
+
+def _share_of(count: int, fraction: float) -> int:
+    return int(np.floor(count * fraction + 1e-9))  # 1e-9: 0.29 · 100 is 28.999… in binary
