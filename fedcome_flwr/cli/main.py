@@ -64,15 +64,16 @@ def run(
     APP_DIR is the folder with pyproject.toml. Nothing is installed, no server
     is started, and nothing is written into the folder.
 
-    Exit code: 0 if the run finished; 1 if it failed, or if every reply of a
-    client was an error; 2 if the command could not be used as given.
+    Exit code: 0 if the run finished; 1 if it failed, or if every reply to
+    training or to evaluation was an error; 2 if the command could not be
+    used as given.
     """
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # Flower reads it while it is imported
+    from ..simulation import AppError, run_app
     from .config_text import parse_run_config
     from .rounds import first_line
     from .screen import shown_run
     from .summary import print_summary
-    from ..simulation import AppError, run_app
 
     try:
         changes = parse_run_config(run_config or [])
@@ -100,8 +101,8 @@ def run(
             RUN_FAILED,
         )
     print_summary(result)
-    if 0 < result.num_replies == result.num_errors:
-        _fail("every reply of a client was an error", RUN_FAILED)
+    if result.failed_phases:
+        _fail(f"every client's reply to {' and '.join(result.failed_phases)} was an error", RUN_FAILED)
 
 
 def _place(error: Exception, app_dir: Path) -> str:

@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 
 from . import flower_private as flower
 from .isolation import detached
-from .observer import ConfigValue, RunObserver
+from .observer import ConfigValue, RunObserver, is_query
 
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _TRACEBACK_FRAMES = 6  # enough to reach from the ClientApp's function into the library call that failed
@@ -55,7 +55,8 @@ class InlineGrid(Grid):
         The run configuration that clients find in ``context.run_config``, each in a copy of its own.
     debug
         Let a client's exception through to the caller, and so to the debugger. A legacy server collects it
-        as one of its failures instead; later sends then raise it again.
+        as one of its failures instead; later sends then raise it again. A query that fails stays an error
+        reply: it asks who the client is, and many apps have no answer.
     observer
         Sees every message and every reply.
 
@@ -197,7 +198,7 @@ class InlineGrid(Grid):
             if reply.has_content():
                 reply.content = detached(reply.content)
         except (Exception, SystemExit) as error:  # exit() would end a SuperNode, not the server
-            if self._debug:
+            if self._debug and not is_query(message):
                 self.exception = error
                 raise
             return Message(flower.Error(flower.CLIENT_APP_RAISED_EXCEPTION, _reason(error)), reply_to=message)

@@ -1,10 +1,11 @@
 """What a run tells to whoever watches it."""
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from flwr.app import Message, MetricRecord
+from flwr.app import Message, MessageType, MetricRecord
 from flwr.serverapp.strategy import Result
 
 Phase = Literal["train", "evaluate", "server"]  # server: the ServerApp's own evaluation of the global model
@@ -36,12 +37,17 @@ class RunObserver:
         """Learn that a strategy is done, and what it returns."""
 
 
+def is_query(message: Message) -> bool:
+    """Whether a message asks a client who it is. Many apps have no answer, and a run does not depend on it."""
+    return message.metadata.message_type.split(".")[0] == MessageType.QUERY
+
+
 class Tally(RunObserver):
-    """Counts a run's replies and passes everything on to another observer."""
+    """Counts a run's replies to training and evaluation, and passes on to another observer all but queries."""
 
     def __init__(self, listener: RunObserver | None = None) -> None:
-        self.num_replies = 0
-        self.num_errors = 0
+        self.replies: Counter[str] = Counter()  # by message type, as the errors
+        self.errors: Counter[str] = Counter()
         self.first_error: str | None = None
         self.first_sent_at: float | None = None  # on the clock of time.perf_counter
         self._listener = listener or RunObserver()
@@ -58,13 +64,16 @@ class Tally(RunObserver):
         """Note when the first messages left."""
         if self.first_sent_at is None and messages:
             self.first_sent_at = time.perf_counter()
-        self._listener.sent(messages)
+        self._listener.sent([message for message in messages if not is_query(message)])
 
     def replied(self, message: Message, reply: Message) -> None:
         """Count."""
-        self.num_replies += 1
+        if is_query(message):
+            return
+        kind = message.metadata.message_type
+        self.replies[kind] += 1
         if reply.has_error():
-            self.num_errors += 1
+            self.errors[kind] += 1
             if self.first_error is None:
                 self.first_error = reply.error.reason or f"error code {reply.error.code}, no reason given"
         self._listener.replied(message, reply)

@@ -47,6 +47,8 @@ class RunResult:
         Replies of clients, error replies included.
     num_errors
         Error replies among them.
+    failed_phases
+        Message types, such as ``"train"``, of which every reply was an error.
     first_error
         Reason of the first error reply; its first line is the client's exception.
     seconds
@@ -57,6 +59,7 @@ class RunResult:
     context: Context
     num_replies: int
     num_errors: int
+    failed_phases: tuple[str, ...]
     first_error: str | None
     seconds: Seconds
 
@@ -135,9 +138,9 @@ def run_app(
         try:
             server_app(grid, context)
         except Exception as error:
-            if tally.num_errors:
+            if tally.first_error is not None:
                 error.add_note(
-                    f"{tally.num_errors} of {tally.num_replies} client replies were errors, "
+                    f"{tally.errors.total()} of {tally.replies.total()} client replies were errors, "
                     f"the first: {tally.first_error}"
                 )
             raise
@@ -146,8 +149,9 @@ def run_app(
     return RunResult(
         results=tuple(results),
         context=context,
-        num_replies=tally.num_replies,
-        num_errors=tally.num_errors,
+        num_replies=tally.replies.total(),
+        num_errors=tally.errors.total(),
+        failed_phases=tuple(kind for kind, count in tally.replies.items() if tally.errors[kind] == count),
         first_error=tally.first_error,
         seconds=Seconds(
             to_first_round=None if tally.first_sent_at is None else tally.first_sent_at - called_at,

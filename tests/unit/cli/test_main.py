@@ -94,7 +94,7 @@ def test_all_clients_failing_fails_the_run(folder):
     result = fedcome("run", folder)
     assert result.exit_code == 1
     assert "first error: ValueError: empty" in result.stdout
-    assert result.stderr.splitlines()[-1] == "error: every reply of a client was an error"
+    assert result.stderr.splitlines()[-1] == "error: every client's reply to train and evaluate was an error"
 
 
 @pytest.mark.parametrize(

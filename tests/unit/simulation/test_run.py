@@ -6,6 +6,7 @@ from flwr.app import MetricRecord
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg, Strategy
 
+from fedcome_flwr import FedCOMEStrategy
 from fedcome_flwr.simulation import RunObserver, run_app
 from tests.unit.simulation.apps import PYPROJECT, adding_client, write_app, zeros
 
@@ -240,3 +241,17 @@ def test_the_observer_hears_of_rounds_and_metrics():
         ("server", 1, "global"),
         ("ended", 2),
     ]
+
+
+def test_a_phase_in_which_everybody_failed_is_named(tmp_path):
+    run = run_app(write_app(tmp_path / "app"), run_config={"fail": "clients"})
+    assert run.failed_phases == ("train",)
+    assert run.num_errors < run.num_replies  # evaluation worked
+    assert run_app(tmp_path / "app").failed_phases == ()
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_apps_that_do_not_say_who_they_are_are_not_at_fault(debug):
+    strategy = FedCOMEStrategy()  # asks them
+    run = run_app((server(strategy, num_rounds=1), adding_client()), num_supernodes=3, debug=debug)
+    assert (run.num_replies, run.num_errors, run.first_error, run.failed_phases) == (6, 0, None, ())
