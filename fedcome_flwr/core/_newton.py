@@ -6,11 +6,11 @@ r"""Our exact solver for all programs at once: splitting finds the active sets, 
 2. **Newton steps** (primal-dual active set) solve the optimality conditions on the guessed free sets, one
    small Cholesky factorisation per distinct set, and correct the guess from the signs. A program whose
    conditions hold is finished; usually all are, after two or three steps.
-3. Programs still open go back to 1 with a smaller penalty. Small penalties find directions with small
-   eigenvalues, which the first stages barely move along.
-4. **Pivoting** (Lawson and Hanson's method, with an upper bound) takes the few left: it moves one index at a
-   time and lowers the objective at every move, so it cannot cycle, which Newton steps alone can near singular
-   matrices.
+3. **Pivoting** (Lawson and Hanson's method, with an upper bound) repairs programs with few wrong indices
+   left: it moves one index at a time and lowers the objective at every move, so it cannot cycle, which Newton
+   steps alone can near singular matrices.
+4. Programs still open go back to 1 with a smaller penalty, which finds directions with small eigenvalues that
+   the first stage barely moves along; after the last stage, pivoting goes on to the end.
 """
 
 from collections import defaultdict
@@ -23,12 +23,12 @@ from ._programs import ConsensusPrograms, FloatArray
 
 IndexArray = NDArray[np.intp]
 
-# Penalties on the scale of the eigenvalues of a cosine matrix: the first settles measured federations of 100
-# to 1000 clients nearly by itself, the last ones are for condition numbers up to 1e12.
-_PENALTIES = (0.6, 0.1, 0.01, 1e-4, 1e-6)
-_SPLITTING_STEPS = 30
+# Penalty, on the scale of the eigenvalues of a cosine matrix, and number of steps. The first stage settles
+# measured federations of 100 to 1000 clients nearly by itself, the others serve condition numbers up to 1e12.
+_STAGES = ((0.6, 30), (1e-2, 60), (1e-4, 60), (1e-6, 60))
 _OVER_RELAXATION = 1.8  # fastest on measured Gram matrices; any value below 2 converges
 _NEWTON_STEPS = 6  # a program that needs more has nearly always begun to cycle
+_QUICK_MOVES = 3  # of pivoting between stages: they cost a program about as much as its Newton steps did
 _REFINEMENTS = 4
 _SOLVED = 1e-11  # residual at which a program is finished: well below the certificate of 1e-9
 
@@ -41,26 +41,34 @@ def solve_newton(programs: ConsensusPrograms) -> FloatArray:
     rows = np.arange(size)
     split = np.zeros((size, size))
     slack = np.zeros((size, size))
-    previous = _PENALTIES[0]
-    for penalty in _PENALTIES:
+    previous = _STAGES[0][0]
+    for stage, (penalty, steps) in enumerate(_STAGES, start=1):
         slack *= previous / penalty
         previous = penalty
-        split, slack = _split(programs, rows, split, slack, penalty)
+        split, slack = _split(programs, rows, split, slack, penalty, steps)
         found, errors = _newton(programs, rows, split, split + slack)
         better = errors < residuals[rows]
         duals[rows[better]] = found[better]
         residuals[rows[better]] = errors[better]
+        last = stage == len(_STAGES)
+        for row in rows[residuals[rows] > _SOLVED]:
+            moved, finished = _pivot(programs, row, duals[row], 10 * size if last else _QUICK_MOVES)
+            if finished or last:
+                duals[row], residuals[row] = moved, 0.0
         unsolved = residuals[rows] > _SOLVED
         rows, split, slack = rows[unsolved], split[unsolved], slack[unsolved]
         if rows.size == 0:
-            return duals
-    for row in rows:
-        duals[row] = _pivot(programs, int(row), duals[row])
+            break
     return duals
 
 
 def _split(
-    programs: ConsensusPrograms, rows: IndexArray, split: FloatArray, slack: FloatArray, penalty: float
+    programs: ConsensusPrograms,
+    rows: IndexArray,
+    split: FloatArray,
+    slack: FloatArray,
+    penalty: float,
+    steps: int,
 ) -> tuple[FloatArray, FloatArray]:
     r"""Run a stage of over-relaxed ADMM on the given programs.
 
@@ -71,7 +79,7 @@ def _split(
     shrunk = programs.eigenvectors * (penalty / (programs.eigenvalues + penalty))
     smoother = shrunk @ programs.eigenvectors.T
     own = np.eye(len(programs.hessian))[rows]
-    for _ in range(_SPLITTING_STEPS):
+    for _ in range(steps):
         unbounded = (own + split - slack) @ smoother - own
         moved = _OVER_RELAXATION * unbounded + (1.0 - _OVER_RELAXATION) * split + slack
         split = np.clip(moved, 0.0, programs.limit)
@@ -141,14 +149,14 @@ def _solve_free(programs: ConsensusPrograms, indices: IndexArray, gradients: Flo
     return steps
 
 
-def _pivot(programs: ConsensusPrograms, row: int, duals: FloatArray) -> FloatArray:
-    """Descend from feasible ``duals`` of one program to its solution, one index at a time."""
+def _pivot(programs: ConsensusPrograms, row: np.intp, duals: FloatArray, moves: int) -> tuple[FloatArray, bool]:
+    """Descend from feasible ``duals`` of one program, one index at a time, and tell whether it is solved."""
     hessian, limit = programs.hessian, programs.limit
     duals = duals.copy()
     free = (duals > 0.0) & (duals < limit)
     refused = np.zeros(len(duals), dtype=bool)
     entering = None
-    for _ in range(10 * len(duals)):
+    for _ in range(moves):
         gradient = duals @ hessian + hessian[row]
         indices = np.flatnonzero(free)
         steps = -_solve_free(programs, indices, gradient[None, indices])[0]
@@ -173,6 +181,6 @@ def _pivot(programs: ConsensusPrograms, row: int, duals: FloatArray) -> FloatArr
         gain[free | refused] = 0.0
         entering = int(gain.argmax())
         if gain[entering] <= _SOLVED:
-            break
+            return duals, True
         free[entering] = True
-    return duals
+    return duals, False

@@ -24,9 +24,10 @@ def solve_nnls(programs: ConsensusPrograms) -> FloatArray:
     # Loops of the method are steps of one index: SciPy's bound, one per index, is short near singular
     # matrices.
     loops = 10 * len(programs.factor)
-    return np.array(
-        [lsq_linear(matrix, -target, bounds, method="bvls", tol=1e-15, max_iter=loops).x for target in programs.factor]
-    )
+    duals = [
+        lsq_linear(matrix, -target, bounds, method="bvls", tol=1e-15, max_iter=loops).x for target in programs.factor
+    ]
+    return np.clip(duals, *bounds)  # the method leaves its bounds by rounding
 
 
 def solve_cvxopt(programs: ConsensusPrograms) -> FloatArray:
