@@ -84,7 +84,7 @@ def _received_model(message: Message, context: Context, images: Tensor) -> nn.Mo
     # Every weight is overwritten, so none is drawn: `meta` builds the layers without memory.
     with torch.device("meta"):
         model = task.build_model(
-            str(context.run_config["model"]), tuple(images.shape[1:]), num_classes(settings), seed=0
+            str(context.run_config["model"]), tuple(images.shape[1:]), num_classes(settings)
         )
     model.load_state_dict(message.content["arrays"].to_torch_state_dict(), assign=True)
     return model.to(images.device)

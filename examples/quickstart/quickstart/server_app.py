@@ -26,7 +26,7 @@ def main(grid: Grid, context: Context) -> None:
     settings = DataSettings.from_run_config(config)
     device = task.prepare_device(int(config["threads"]))
     images, labels = (part.to(device) for part in all_test_images(settings))
-    model = task.build_model(
+    model = task.initial_model(
         str(config["model"]), tuple(images.shape[1:]), num_classes(settings), int(config["seed"])
     ).to(device)
 

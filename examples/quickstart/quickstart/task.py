@@ -8,7 +8,15 @@ MODELS = ("auto", "mlp", "cnn")
 EVALUATION_BATCH = 500  # bounds the memory of the convolutions, not the result
 
 
-def build_model(name: str, image_shape: tuple[int, ...], num_classes: int, seed: int) -> nn.Module:
+def initial_model(name: str, image_shape: tuple[int, ...], num_classes: int, seed: int) -> nn.Module:
+    """Return the network with weights that depend on `seed` alone."""
+    # Does not disturb, and is not disturbed by, what else the process draws.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build_model(name, image_shape, num_classes)
+
+
+def build_model(name: str, image_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """Return the paper's network for images of `image_shape`: channels, height, width.
 
     "auto" is the paper's choice: one hidden layer for grey images of up to ten classes, else convolutions.
@@ -18,10 +26,7 @@ def build_model(name: str, image_shape: tuple[int, ...], num_classes: int, seed:
     channels, height, width = image_shape
     if name == "auto":
         name = "mlp" if channels == 1 and num_classes <= 10 else "cnn"
-    # Does not disturb, and is not disturbed by, what else the process draws.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return (_mlp if name == "mlp" else _cnn)(channels, height, width, num_classes)
+    return (_mlp if name == "mlp" else _cnn)(channels, height, width, num_classes)
 
 
 def _mlp(channels: int, height: int, width: int, num_classes: int) -> nn.Module:

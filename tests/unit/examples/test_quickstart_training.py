@@ -14,7 +14,7 @@ def task():
 
 @pytest.fixture
 def model(task):
-    return task.build_model("auto", (1, 8, 8), 10, 0)
+    return task.initial_model("auto", (1, 8, 8), 10, 0)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_momentum_and_epochs(task, model, first_client):
     images, labels = first_client
     weights = [parameter.detach().clone() for parameter in model.parameters()]
     velocity = [torch.zeros_like(one) for one in weights]
-    reference = task.build_model("auto", (1, 8, 8), 10, 0)
+    reference = task.initial_model("auto", (1, 8, 8), 10, 0)
     for _ in range(3):
         for one, speed, gradient in zip(
             reference.parameters(), velocity, gradients(reference, images, labels), strict=True
@@ -129,7 +129,7 @@ def test_buffers_do_not_count_in_the_objective(task):
 
 
 def test_evaluation_in_parts_is_the_mean_over_all(task, monkeypatch):
-    model = task.build_model("mlp", (1, 8, 8), 10, 0)
+    model = task.initial_model("mlp", (1, 8, 8), 10, 0)
     images, labels = torch.randn(17, 1, 8, 8), torch.arange(17) % 10
     whole = task.evaluate(model, images, labels)
     monkeypatch.setattr(task, "EVALUATION_BATCH", 5)
@@ -161,14 +161,14 @@ def test_every_reply_says_which_client_it_is(ask, arrays):
     ],
 )
 def test_networks(task, name, shape, classes, layers):
-    model = task.build_model(name, shape, classes, 0)
+    model = task.initial_model(name, shape, classes, 0)
     assert [tuple(weights.shape) for key, weights in model.state_dict().items() if "weight" in key] == layers
     assert model(torch.zeros(2, *shape)).shape == (2, classes)
 
 
 def test_first_weights_depend_on_the_seed_alone(task):
     def weights(seed):
-        return task.build_model("mlp", (1, 8, 8), 10, seed)[1].weight
+        return task.initial_model("mlp", (1, 8, 8), 10, seed)[1].weight
 
     torch.manual_seed(5)
     first, drawn = weights(1), torch.rand(1)
@@ -180,6 +180,6 @@ def test_first_weights_depend_on_the_seed_alone(task):
 
 def test_wrong_models_are_named(task):
     with pytest.raises(ValueError, match="model: expected one of auto, mlp, cnn; got 'resnet'"):
-        task.build_model("resnet", (1, 8, 8), 10, 0)
+        task.initial_model("resnet", (1, 8, 8), 10, 0)
     with pytest.raises(ValueError, match="'cnn' needs images of at least 16×16 pixels; got 8×8"):
-        task.build_model("cnn", (1, 8, 8), 10, 0)
+        task.initial_model("cnn", (1, 8, 8), 10, 0)
