@@ -1,0 +1,116 @@
+"""The model, its training and its evaluation."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+MODELS = ("auto", "mlp", "cnn")
+EVALUATION_BATCH = 500  # bounds the memory of the convolutions, not the result
+
+
+def initial_model(name: str, image_shape: tuple[int, ...], num_classes: int, seed: int) -> nn.Module:
+    """Return the network with weights that depend on `seed` alone."""
+    # Does not disturb, and is not disturbed by, what else the process draws.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build_model(name, image_shape, num_classes)
+
+
+def build_model(name: str, image_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Return the paper's network for images of `image_shape`: channels, height, width.
+
+    "auto" is the paper's choice: one hidden layer for grey images of up to ten classes, else convolutions.
+    """
+    if name not in MODELS:
+        raise ValueError(f"model: expected one of {', '.join(MODELS)}; got '{name}'")
+    channels, height, width = image_shape
+    if name == "auto":
+        name = "mlp" if channels == 1 and num_classes <= 10 else "cnn"
+    return (_mlp if name == "mlp" else _cnn)(channels, height, width, num_classes)
+
+
+def _mlp(channels: int, height: int, width: int, num_classes: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(channels * height * width, 64), nn.ReLU(), nn.Linear(64, num_classes)
+    )
+
+
+def _cnn(channels: int, height: int, width: int, num_classes: int) -> nn.Module:
+    # A convolution without padding takes 4 pixels, a pooling half.
+    rows, columns = (((side - 4) // 2 - 4) // 2 for side in (height, width))
+    if min(rows, columns) < 1:
+        raise ValueError(f"model: 'cnn' needs images of at least 16×16 pixels; got {height}×{width}")
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * rows * columns, 512),
+        nn.ReLU(),
+        nn.Linear(512, num_classes),
+    )
+
+
+def prepare_device(threads: int) -> torch.device:
+    """Return the first visible GPU, else the CPU, of which PyTorch then uses `threads` (0: its choice).
+
+    The app's default is one: sums, and so the last bits of the weights, depend on the number of threads,
+    and the steps of a small network are so short that threads on a busy machine mostly wait for each other.
+    """
+    if threads:
+        torch.set_num_threads(threads)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def train(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    learning_rate: float,
+    weight_decay: float,
+    momentum: float,
+    batch_size: int,
+    local_epochs: int,
+    seed: int,
+) -> None:
+    """Train `model` in place by SGD on the mean cross-entropy of each batch.
+
+    `batch_size` 0 takes one step an epoch on all images. `seed` fixes the order of the images.
+    """
+    model.train()
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=learning_rate, momentum=momentum, weight_decay=weight_decay
+    )
+    # Drawn on the CPU, so that the order does not depend on the device.
+    order = torch.Generator().manual_seed(seed)
+    for _ in range(local_epochs):
+        if batch_size:
+            batches = torch.randperm(len(labels), generator=order).to(labels.device).split(batch_size)
+        for chosen in batches if batch_size else [slice(None)]:
+            optimizer.zero_grad()
+            F.cross_entropy(model(images[chosen]), labels[chosen]).backward()
+            optimizer.step()
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[float, float]:
+    """Return the mean cross-entropy, without weight decay, and the accuracy."""
+    model.eval()
+    loss = correct = 0.0
+    for some_images, some_labels in zip(
+        images.split(EVALUATION_BATCH), labels.split(EVALUATION_BATCH), strict=True
+    ):
+        scores = model(some_images)
+        loss += F.cross_entropy(scores, some_labels, reduction="sum").item()
+        correct += (scores.argmax(1) == some_labels).sum().item()
+    return loss / len(labels), correct / len(labels)
+
+
+@torch.no_grad()
+def decay_penalty(model: nn.Module, weight_decay: float) -> float:
+    """Return ½ · weight_decay · ‖w‖² over the parameters, which weight decay adds to the loss."""
+    return 0.5 * weight_decay * sum(p.double().square().sum().item() for p in model.parameters())
