@@ -6,17 +6,17 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from fedcome_flwr.report.jsonl import read_rounds
-from fedcome_flwr.simulation.observer import RunObserver
 from flwr.app import Message
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from fedcome_flwr.simulation import run_app
+from fedcome_flwr.report import read_rounds
+from fedcome_flwr.simulation import RunObserver, run_app
 
 APP_FOLDER = Path(__file__).parent
 CLIENTS = 20
@@ -56,16 +56,10 @@ class Run:
     def objectives(self) -> dict[str, list[float]]:
         """Each client's own loss, weight decay included, of the model it received in each round."""
         clients = self.rounds[0]["clients"]
-        return {
-            key: [report["client_metrics"][key]["objective"] for report in self.rounds] for key in clients
-        }
+        return {key: [report["client_metrics"][key]["objective"] for report in self.rounds] for key in clients}
 
     def rises(self) -> int:
-        return sum(
-            after - before > RISE
-            for losses in self.objectives().values()
-            for before, after in zip(losses, losses[1:], strict=False)
-        )
+        return sum(after - before > RISE for losses in self.objectives().values() for before, after in pairwise(losses))
 
     def mean_of(self, name: str) -> float:
         return sum(report[name] for report in self.rounds) / len(self.rounds)
@@ -153,18 +147,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=30, help="rounds of training (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="partition, first weights (default: %(default)s)")
-    parser.add_argument(
-        "--output", type=Path, default=Path("demo.png"), help="picture (default: %(default)s)"
-    )
+    parser.add_argument("--output", type=Path, default=Path("demo.png"), help="picture (default: %(default)s)")
     arguments = parser.parse_args()
     if arguments.rounds < 2:
         parser.error(f"--rounds: at least 2, to compare a round with the one before; got {arguments.rounds}")
 
     logging.getLogger("flwr").setLevel(logging.WARNING)  # the table says what the log would
     console = Console()
-    console.print(
-        "FedAvg, then FedCOME: the same clients, first weights and steps. Loading PyTorch takes a moment."
-    )
+    console.print("FedAvg, then FedCOME: the same clients, first weights and steps. Loading PyTorch takes a moment.")
     with Progress(console=console, transient=True) as progress:
         runs = {method: run(method, arguments.rounds, arguments.seed, progress) for method in METHODS}
     plot(runs, arguments.output)

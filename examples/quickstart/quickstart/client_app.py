@@ -45,9 +45,7 @@ def train(message: Message, context: Context) -> Message:
             "objective": objective,
         }
     )
-    content = RecordDict(
-        {"arrays": ArrayRecord(model.state_dict()), "metrics": metrics, "client": _identity(context)}
-    )
+    content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics, "client": _identity(context)})
     return Message(content=content, reply_to=message)
 
 
@@ -83,9 +81,7 @@ def _received_model(message: Message, context: Context, images: Tensor) -> nn.Mo
     settings = DataSettings.from_run_config(context.run_config)
     # Every weight is overwritten, so none is drawn: `meta` builds the layers without memory.
     with torch.device("meta"):
-        model = task.build_model(
-            str(context.run_config["model"]), tuple(images.shape[1:]), num_classes(settings)
-        )
+        model = task.build_model(str(context.run_config["model"]), tuple(images.shape[1:]), num_classes(settings))
     model.load_state_dict(message.content["arrays"].to_torch_state_dict(), assign=True)
     return model.to(images.device)
 

@@ -16,8 +16,8 @@ from quickstart.settings import DataSettings
 
 # Where a data set has several class columns: FEMNIST's classes, and the fine ones of CIFAR-100.
 PREFERRED_LABELS = ("character", "fine_label", "label")
+NORMALISING_IMAGES = 5000  # their mean and deviation are those of the whole split to about half a percent
 HELD_OUT = 0.25  # share of each class (or natural client) for testing, where the data set has no test split
-NORMALISE = v2.Compose([v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5], [0.5])])
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,17 @@ class Images:
     images: Tensor
     labels: Tensor
 
-    def select(self, rows: Rows) -> tuple[Tensor, Tensor]:
+    def select(self, rows: Rows, normalise: v2.Transform) -> tuple[Tensor, Tensor]:
         """Return normalised float32 images and int64 labels."""
         chosen = torch.from_numpy(rows)
-        return NORMALISE(self.images[chosen]), self.labels[chosen]
+        return normalise(self.images[chosen]), self.labels[chosen]
+
+    def normalisation(self) -> v2.Transform:
+        """The transform that gives these images mean 0 and deviation 1 in each channel."""
+        pixels = self.images.transpose(0, 1).flatten(1).double() / 255
+        deviation = pixels.std(1, correction=0).clamp(min=1 / 255)  # a channel may have one value only
+        normalise = v2.Normalize(pixels.mean(1).tolist(), deviation.tolist())
+        return v2.Compose([v2.ToDtype(torch.float32, scale=True), normalise])
 
 
 @dataclass(frozen=True)
@@ -74,19 +81,19 @@ class Federation:
 def train_images(settings: DataSettings, num_clients: int, client: int) -> tuple[Tensor, Tensor]:
     """Return one client's normalised training images and their labels."""
     federation = _federation(settings, num_clients)
-    return federation.train.select(federation.train_rows[client])
+    return federation.train.select(federation.train_rows[client], _normalise(settings))
 
 
 def test_images(settings: DataSettings, num_clients: int, client: int) -> tuple[Tensor, Tensor]:
     """Return one client's normalised test images and their labels."""
     federation = _federation(settings, num_clients)
-    return federation.test.select(federation.test_rows[client])
+    return federation.test.select(federation.test_rows[client], _normalise(settings))
 
 
 def all_test_images(settings: DataSettings) -> tuple[Tensor, Tensor]:
     """Return the whole test split, normalised, and its labels: what the server tests on."""
     split = _test_split(settings)
-    return split.select(np.arange(len(split.labels)))
+    return split.select(np.arange(len(split.labels)), _normalise(settings))
 
 
 def num_classes(settings: DataSettings) -> int:
@@ -120,6 +127,14 @@ def _test_split(settings: DataSettings) -> Images:
 
 
 @lru_cache(maxsize=2)
+def _normalise(settings: DataSettings) -> v2.Transform:
+    """By training images taken evenly from the whole split, so that server and clients agree whoever they are."""
+    train = _source(settings).train
+    rows = np.unique(np.linspace(0, len(train) - 1, NORMALISING_IMAGES).astype(np.int64))
+    return _source(settings).decode(train.select(rows)).normalisation()
+
+
+@lru_cache(maxsize=2)
 def _source(settings: DataSettings) -> Source:
     splits = DatasetDict(train=_digits()) if settings.dataset == "digits" else load_dataset(settings.dataset)
     if "train" not in splits:
@@ -135,9 +150,7 @@ def _source(settings: DataSettings) -> Source:
     if "test" not in splits:
         group = settings.partition_column if settings.partition == "natural" else label_column
         splits = _hold_out(splits["train"], np.asarray(splits["train"][group]))
-    return Source(
-        splits["train"], splits["test"], image_column, label_column, features[label_column].num_classes
-    )
+    return Source(splits["train"], splits["test"], image_column, label_column, features[label_column].num_classes)
 
 
 def _columns(split: Dataset, label_column: str, settings: DataSettings) -> dict[str, NDArray[Any]]:
@@ -181,6 +194,4 @@ def _hold_out(data: Dataset, groups: NDArray[Any]) -> DatasetDict:
     for group in np.unique(groups):
         rows = rng.permutation(np.flatnonzero(groups == group))
         held_out[rows[: max(1, round(HELD_OUT * len(rows)))]] = True
-    return DatasetDict(
-        train=data.select(np.flatnonzero(~held_out)), test=data.select(np.flatnonzero(held_out))
-    )
+    return DatasetDict(train=data.select(np.flatnonzero(~held_out)), test=data.select(np.flatnonzero(held_out)))

@@ -89,9 +89,7 @@ def _check_complete(settings: DataSettings, rows: dict[str, list[Rows]], labels:
         )
 
 
-def _split(
-    settings: DataSettings, num_clients: int, columns: dict[str, NDArray[Any]], split: str
-) -> list[Rows]:
+def _split(settings: DataSettings, num_clients: int, columns: dict[str, NDArray[Any]], split: str) -> list[Rows]:
     # Two of the partitioners keep the order of the rows, and the first rows are what a limited client keeps.
     order = np.random.default_rng(settings.seed).permutation(len(columns["label"]))
     partitioner = _partitioner(settings, num_clients, len(order))

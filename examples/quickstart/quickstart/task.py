@@ -30,9 +30,7 @@ def build_model(name: str, image_shape: tuple[int, ...], num_classes: int) -> nn
 
 
 def _mlp(channels: int, height: int, width: int, num_classes: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(channels * height * width, 64), nn.ReLU(), nn.Linear(64, num_classes)
-    )
+    return nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, 64), nn.ReLU(), nn.Linear(64, num_classes))
 
 
 def _cnn(channels: int, height: int, width: int, num_classes: int) -> nn.Module:
@@ -82,9 +80,7 @@ def train(
     `batch_size` 0 takes one step an epoch on all images. `seed` fixes the order of the images.
     """
     model.train()
-    optimizer = torch.optim.SGD(
-        model.parameters(), lr=learning_rate, momentum=momentum, weight_decay=weight_decay
-    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=momentum, weight_decay=weight_decay)
     # Drawn on the CPU, so that the order does not depend on the device.
     order = torch.Generator().manual_seed(seed)
     for _ in range(local_epochs):
@@ -101,9 +97,7 @@ def evaluate(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[float, f
     """Return the mean cross-entropy, without weight decay, and the accuracy."""
     model.eval()
     loss = correct = 0.0
-    for some_images, some_labels in zip(
-        images.split(EVALUATION_BATCH), labels.split(EVALUATION_BATCH), strict=True
-    ):
+    for some_images, some_labels in zip(images.split(EVALUATION_BATCH), labels.split(EVALUATION_BATCH), strict=True):
         scores = model(some_images)
         loss += F.cross_entropy(scores, some_labels, reduction="sum").item()
         correct += (scores.argmax(1) == some_labels).sum().item()
