@@ -15,7 +15,7 @@ FloatArray = NDArray[np.float64]
 DEFINITE = (grams.generic, grams.conflicting, grams.agreeing)
 
 slow = pytest.mark.slow
-each_real_size = pytest.mark.parametrize("clients", [100, pytest.param(200, marks=slow), pytest.param(400, marks=slow)])
+each_real_size = pytest.mark.parametrize("clients", [100, pytest.param(200, marks=slow)])
 
 
 def real_gram(data_dir: Path, clients: int) -> FloatArray:
@@ -57,7 +57,7 @@ def test_upgrad_on_random_grams(kind: grams.Kind, clients: int, solver: str) -> 
     assert_same_direction(gram, ours, upgrad_coefficients(gram, weights))
 
 
-@each_real_size
+@pytest.mark.parametrize("clients", [100, pytest.param(200, marks=slow), pytest.param(400, marks=slow)])
 def test_upgrad_on_real_grams(data_dir: Path, clients: int) -> None:
     gram, weights = real_gram(data_dir, clients), some_weights(clients)
     ours = weights @ solve_consensus(gram).coefficients
