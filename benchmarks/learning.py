@@ -91,7 +91,6 @@ def studies() -> dict[str, list[Run]]:
 
 def execute(run: Run, data: Path | None) -> dict[str, Any]:
     """Run it and return what is kept of it."""
-    os.environ["OMP_NUM_THREADS"] = "1"  # two runs share two cores
     from fedcome_flwr.report import read_rounds
     from fedcome_flwr.simulation import run_app
 
@@ -206,6 +205,7 @@ def main() -> None:
     if not arguments.table:
         todo = [run for study in chosen for run in known[study] if run.identity() not in stored(study)]
         RESULTS.mkdir(exist_ok=True)
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes below: runs side by side share the cores
         with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
             futures = {pool.submit(execute, run, data): run for run in todo}
             for number, future in enumerate(as_completed(futures), start=1):
