@@ -1,45 +1,103 @@
 """Which client is which: from Flower's node ids, random in every run, to keys that last."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable
 from hashlib import sha256
 from logging import getLogger
+from typing import Literal
 
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from .numpy_records import is_numpy_reply
 from .records import label_of
 
 _log = getLogger("flwr")
-
 _QUERY_TIMEOUT = 120.0  # seconds; a client that answers no query in this time is known by its place
 
+# How Flower's two kinds of ClientApp refuse a query that they have no answer for (see the contract tests).
+_REFUSALS = {"No query function registered": "message", "Invalid message type: query": "numpy"}
 
-def learn_keys(grid: Grid, known: Mapping[int, str]) -> dict[int, str]:
-    """The key of every node that is online, asking those that are new.
+Dialect = Literal["message", "numpy"]
 
-    A node's key is the name it was registered with; else the ``client-id`` with which its app answers a query; else
-    its place in the order of registration, which in simulation is the order of the partitions.
 
-    Parameters
+class Directory:
+    """The clients by node id: the key that each is known by, and the records that its app understands.
+
+    A client's key is the name that its node was registered with. Where no node has a name it is the ``client-id``
+    with which the app answers a query, else the node's place in the order of registration, which in simulation is
+    the order of the partitions. Where some nodes have names, so that SuperNodes authenticate, the others are known
+    by their public keys: what a client says of itself counts only where nobody has proved who they are.
+
+    Attributes
     ----------
-    grid
-        Where the nodes are.
-    known
-        Keys learnt before, by node id; they stay as they are.
+    keys
+        Client key by node id, of all nodes ever seen.
     """
-    nodes = {node.node_id: node for node in grid.get_nodes()}
-    new = {node_id: node for node_id, node in nodes.items() if node_id not in known}
-    keys = {node_id: node.name for node_id, node in new.items() if node.name}
-    keys |= _ask(grid, [node_id for node_id in new if node_id not in keys])
-    nameless = sorted((node.registered_at, node_id) for node_id, node in new.items() if node_id not in keys)
-    if nameless:
-        _log.warning(
-            "fedcome: %d clients give no client-id; they are known by their order of registration, which a restart "
-            "may change",
-            len(nameless),
-        )
-    keys |= {node_id: f"node-{len(known) + place}" for place, (_, node_id) in enumerate(nameless)}
-    return {node_id: known.get(node_id) or keys[node_id] for node_id in nodes}
+
+    def __init__(self) -> None:
+        self.keys: dict[int, str] = {}
+        self._dialects: dict[int, Dialect] = {}
+
+    def refresh(self, grid: Grid) -> tuple[dict[str, int], dict[str, str]]:
+        """The nodes that are online by client key, and the keys that none may use, with the reason.
+
+        Two online nodes under one key are both left out: nobody can tell to which of them the key's history
+        belongs. Nodes that are new are asked who they are.
+        """
+        nodes = {node.node_id: node for node in grid.get_nodes()}
+        new = [node for node_id, node in nodes.items() if node_id not in self.keys]
+        authenticated = any(node.name for node in nodes.values())
+        labels = self._ask(grid, [node.node_id for node in new])
+        nameless = []
+        for node in sorted(new, key=lambda node: (node.registered_at, node.node_id)):
+            if node.name:
+                self.keys[node.node_id] = node.name
+            elif authenticated and node.public_key:
+                self.keys[node.node_id] = f"key-{sha256(node.public_key).hexdigest()[:16]}"
+            elif not authenticated and node.node_id in labels:
+                self.keys[node.node_id] = labels[node.node_id]
+            else:
+                nameless.append(node)
+        for place, node in enumerate(nameless, start=len(self.keys)):
+            self.keys[node.node_id] = f"node-{place:05d}"
+        if nameless:
+            _log.warning(
+                "fedcome: %d clients give no client-id; they are known by their order of registration, which a restart "
+                "may change",
+                len(nameless),
+            )
+        return _unique({node_id: self.keys[node_id] for node_id in nodes})
+
+    def dialect(self, node_id: int) -> Dialect | None:
+        """Which records the client's app understands, as far as it has shown."""
+        return self._dialects.get(node_id)
+
+    def learn(self, replies: Iterable[Message]) -> None:
+        """Note from replies which records their senders understand."""
+        for reply in replies:
+            if reply.has_content():
+                kind: Dialect = "numpy" if is_numpy_reply(reply.content) else "message"
+                self._dialects[reply.metadata.src_node_id] = kind
+
+    def _ask(self, grid: Grid, node_ids: list[int]) -> dict[int, str]:
+        """The labels that the nodes' apps give themselves; nodes that give none are absent."""
+        if not node_ids:
+            return {}
+        messages = [Message(RecordDict(), node_id, MessageType.QUERY) for node_id in node_ids]
+        replies = [
+            reply
+            for reply in grid.send_and_receive(messages, timeout=_QUERY_TIMEOUT)
+            if reply.metadata.src_node_id in node_ids
+        ]
+        self.learn(replies)
+        for reply in replies:
+            reason = (reply.error.reason or "") if reply.has_error() else ""
+            for text, dialect in _REFUSALS.items():
+                if text in reason:
+                    self._dialects[reply.metadata.src_node_id] = dialect  # type: ignore[assignment]
+        labels = {reply.metadata.src_node_id: label_of(reply) for reply in replies}
+        return {node_id: label for node_id, label in labels.items() if label is not None}
 
 
 def client_seed(seed: int, server_round: int, key: str) -> int:
@@ -48,11 +106,11 @@ def client_seed(seed: int, server_round: int, key: str) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def _ask(grid: Grid, node_ids: list[int]) -> dict[int, str]:
-    """The labels that the nodes' apps give themselves; nodes that give none are absent."""
-    if not node_ids:
-        return {}
-    messages = [Message(RecordDict(), node_id, MessageType.QUERY) for node_id in node_ids]
-    replies = grid.send_and_receive(messages, timeout=_QUERY_TIMEOUT)
-    labels = {reply.metadata.src_node_id: label_of(reply) for reply in replies}
-    return {node_id: label for node_id, label in labels.items() if label is not None and node_id in node_ids}
+def _unique(keys: dict[int, str]) -> tuple[dict[str, int], dict[str, str]]:
+    count = Counter(keys.values())
+    twins = {
+        key: f"expected one node online under this key, found {number}; give every client its own client-id"
+        for key, number in count.items()
+        if number > 1
+    }
+    return {key: node_id for node_id, key in keys.items() if key not in twins}, twins

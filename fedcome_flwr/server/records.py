@@ -96,12 +96,20 @@ def single_numbers(metrics: MetricRecord) -> dict[str, float]:
 
 
 def comparable(contents: list[RecordDict], weight_key: str) -> list[RecordDict]:
-    """The replies' metrics, cut down to what every reply has, as Flower's weighted average needs them."""
+    """The replies' metrics, cut down to what every reply has, as Flower's weighted average needs them.
+
+    ConfigRecords stay, so that an aggregation function of the user's sees the strings and bytes that clients sent.
+    """
     merged = [merged_metrics(content) for content in contents]
     common = set.intersection(*(set(metrics) for metrics in merged)) | {weight_key} if merged else set()
     return [
-        RecordDict({"metrics": MetricRecord({name: value for name, value in metrics.items() if name in common})})
-        for metrics in merged
+        RecordDict(
+            {
+                **content.config_records,
+                "metrics": MetricRecord({name: value for name, value in metrics.items() if name in common}),
+            }
+        )
+        for metrics, content in zip(merged, contents, strict=True)
     ]
 
 

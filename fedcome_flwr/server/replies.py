@@ -1,18 +1,19 @@
 """Reading the clients' replies: what can be used, by client key, and why the rest cannot."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from flwr.app import Message, RecordDict
 
 from ..core.updates import ClientUpdate
+from .numpy_records import is_numpy_reply, to_message_reply
 from .records import ReplyError, to_metrics, to_update
 
 Keys = Mapping[int, str]
 
 
 def read_updates(
-    replies: Iterable[Message], keys: Keys, *, arrays_key: str, weight_key: str
+    replies: Iterable[Message], keys: Keys, names: Sequence[str], *, arrays_key: str, weight_key: str
 ) -> tuple[list[ClientUpdate], dict[str, RecordDict], dict[str, str]]:
     """The training replies as client updates, their contents by key, and the clients whose reply cannot be read.
 
@@ -22,6 +23,8 @@ def read_updates(
         What Flower received, in any order.
     keys
         Client key by node id; replies from other nodes were not asked for and are passed over.
+    names
+        The model's arrays in order, for NumPyClients, whose arrays have no names.
     arrays_key, weight_key
         The strategy's record names.
     """
@@ -30,7 +33,7 @@ def read_updates(
     refused: dict[str, str] = {}
     for key, message in _by_key(replies, keys):
         try:
-            content = _content(message)
+            content = _content(message, names, arrays_key, weight_key)
             updates.append(to_update(key, content, arrays_key=arrays_key, weight_key=weight_key))
             contents[key] = content
         except ReplyError as error:
@@ -47,7 +50,7 @@ def read_evaluations(
     refused: dict[str, str] = {}
     for key, message in _by_key(replies, keys):
         try:
-            content = _content(message)
+            content = _content(message, (), "", weight_key)
             metrics = to_metrics(content, weight_key)
             if not 0 < metrics[weight_key] < np.inf:
                 raise ReplyError(f"{weight_key}: expected a positive number, found {metrics[weight_key]!r}")
@@ -64,7 +67,9 @@ def _by_key(replies: Iterable[Message], keys: Keys) -> list[tuple[str, Message]]
     return sorted(known, key=lambda pair: pair[0])
 
 
-def _content(message: Message) -> RecordDict:
+def _content(message: Message, names: Sequence[str], arrays_key: str, weight_key: str) -> RecordDict:
     if message.has_error():
         raise ReplyError(f"its app failed (code {message.error.code}): {message.error.reason}")
+    if is_numpy_reply(message.content):
+        return to_message_reply(message.content, names, arrays_key=arrays_key, weight_key=weight_key)
     return message.content

@@ -1,6 +1,5 @@
 """The strategies: Flower's FedAvg with a method and a selection of ours."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from logging import getLogger
@@ -19,7 +18,8 @@ from ..core.round_report import RoundReport
 from ..core.rounds import aggregate_round
 from ..core.selection import ConsensusSelection, Selection, Selector, UniformSelection
 from ..core.state import ServerState
-from .identity import client_seed, learn_keys
+from .identity import Directory, client_seed
+from .numpy_records import instruction_records
 from .records import comparable, report_metrics, single_numbers, to_arrays, to_record
 from .replies import read_evaluations, read_updates
 from .round_log import log_round
@@ -88,7 +88,7 @@ class UpdateStrategy(FedAvg):
         self.node_timeout = node_timeout
         self.on_round = on_round
         self.state = ServerState()
-        self._keys: dict[int, str] = {}
+        self._directory = Directory()
         self._broadcast: Arrays = {}
         self._selection = Selection(())
         self._twins: dict[str, str] = {}
@@ -157,11 +157,16 @@ class UpdateStrategy(FedAvg):
         """
         if self._ended:
             return None, None
+        replies = replies if isinstance(replies, list) else list(replies)
+        self._directory.learn(replies)
         updates, contents, refused = read_updates(
-            replies, self._keys, arrays_key=self.arrayrecord_key, weight_key=self.weighted_by_key
+            replies,
+            self._directory.keys,
+            tuple(self._broadcast),
+            arrays_key=self.arrayrecord_key,
+            weight_key=self.weighted_by_key,
         )
-        if isinstance(replies, list):
-            replies.clear()
+        replies.clear()
         outcome = aggregate_round(
             self.state,
             self._broadcast,
@@ -201,7 +206,9 @@ class UpdateStrategy(FedAvg):
         """Average the clients' metrics; a bad reply is left out, named and counted."""
         if self._ended:
             return None
-        evaluations, contents, refused = read_evaluations(replies, self._keys, weight_key=self.weighted_by_key)
+        evaluations, contents, refused = read_evaluations(
+            replies, self._directory.keys, weight_key=self.weighted_by_key
+        )
         for key, reason in refused.items():
             _log.warning("fedcome round %d: evaluation of client %s left out: %s", self.state.round, key, reason)
         if self._report is not None:
@@ -238,10 +245,7 @@ class UpdateStrategy(FedAvg):
             self._ended = True
 
     def _nodes(self, grid: Grid, needed: int) -> dict[str, int]:
-        """Node id by client key, of the nodes online, waiting for as many as are needed.
-
-        Two online nodes under one key are both left out: nobody can tell which of them the key's history belongs to.
-        """
+        """Node id by client key, of the nodes online, waiting for as many as are needed."""
         deadline = None if self.node_timeout is None else monotonic() + self.node_timeout
         while len(online := list(grid.get_node_ids())) < max(needed, self.min_available_nodes):
             wanted = max(needed, self.min_available_nodes)
@@ -252,23 +256,25 @@ class UpdateStrategy(FedAvg):
                 )
             _log.info("Waiting for nodes to connect: %d connected (minimum required: %d).", len(online), wanted)
             sleep(1)
-        keys = learn_keys(grid, self._keys)
-        self._keys |= keys
-        count = Counter(keys.values())
-        self._twins = {
-            key: f"expected one node online under this key, found {number}; give every client its own client-id"
-            for key, number in count.items()
-            if number > 1
-        }
-        return {key: node_id for node_id, key in keys.items() if key not in self._twins}
+        nodes, self._twins = self._directory.refresh(grid)
+        return nodes
 
     def _message(
         self, node_id: int, key: str, server_round: int, kind: str, arrays: ArrayRecord, config: ConfigRecord
     ) -> Message:
         own = self.client_config(key, server_round) if self.client_config is not None else {}
         ours = {"server-round": server_round, "client-seed": client_seed(self.seed, server_round, key)}
-        record = ConfigRecord({**config, **own, **ours})
-        return Message(RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: record}), node_id, kind)
+        try:
+            record = ConfigRecord({**config, **own, **ours})
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"client_config for client {key!r}: Flower cannot carry {dict(own)!r}: {error}") from error
+        dialect = self._directory.dialect(node_id)
+        content: dict[str, ArrayRecord | MetricRecord | ConfigRecord] = {}
+        if dialect != "numpy":
+            content |= {self.arrayrecord_key: arrays, self.configrecord_key: record}
+        if dialect != "message":
+            content |= instruction_records(kind, arrays, record)
+        return Message(RecordDict(content), node_id, kind)
 
 
 class FedCOMEStrategy(UpdateStrategy):
