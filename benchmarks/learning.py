@@ -58,7 +58,7 @@ def studies() -> dict[str, list[Run]]:
     """All runs by study."""
     small = {"batch-size": 0, "learning-rate": 0.01, "num-server-rounds": 60}
     methods = {"FedAvg": FEDAVG, "FedCOME, step 1": STEP_ONE, "FedCOME, adaptive": ADAPTIVE}
-    few_images = {"images-per-client": 50}
+    few_images = {"images-per-client": 50, "global-test-every": 10}
     runs = [
         Run(f"figure2-{dataset}", name, dataset, PAPER | small | extra | method)
         for dataset, extra in (("mnist", {}), ("cifar10", few_images))

@@ -154,10 +154,10 @@ def test_every_reply_says_which_client_it_is(ask, arrays):
     [
         ("auto", (1, 8, 8), 10, [(64, 64), (10, 64)]),
         ("auto", (1, 28, 28), 10, [(64, 784), (10, 64)]),
-        ("auto", (1, 28, 28), 62, [(32, 1, 5, 5), (64, 32, 5, 5), (512, 1024), (62, 512)]),
-        ("auto", (3, 32, 32), 100, [(32, 3, 5, 5), (64, 32, 5, 5), (512, 1600), (100, 512)]),
+        ("auto", (1, 28, 28), 62, [(32, 1, 5, 5), (64, 32, 5, 5), (512, 3136), (62, 512)]),
+        ("auto", (3, 32, 32), 100, [(32, 3, 5, 5), (64, 32, 5, 5), (512, 4096), (100, 512)]),
         ("mlp", (3, 32, 32), 10, [(64, 3072), (10, 64)]),
-        ("cnn", (1, 28, 28), 10, [(32, 1, 5, 5), (64, 32, 5, 5), (512, 1024), (10, 512)]),
+        ("cnn", (1, 28, 28), 10, [(32, 1, 5, 5), (64, 32, 5, 5), (512, 3136), (10, 512)]),
     ],
 )
 def test_networks(task, name, shape, classes, layers):
@@ -181,5 +181,5 @@ def test_first_weights_depend_on_the_seed_alone(task):
 def test_wrong_models_are_named(task):
     with pytest.raises(ValueError, match="model: expected one of auto, mlp, cnn; got 'resnet'"):
         task.initial_model("resnet", (1, 8, 8), 10, 0)
-    with pytest.raises(ValueError, match="'cnn' needs images of at least 16×16 pixels; got 8×8"):
-        task.initial_model("cnn", (1, 8, 8), 10, 0)
+    with pytest.raises(ValueError, match="'cnn' needs images of at least 4×4 pixels; got 3×3"):
+        task.initial_model("cnn", (1, 3, 3), 10, 0)
