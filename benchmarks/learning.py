@@ -82,6 +82,26 @@ def studies() -> dict[str, list[Run]]:
         for selection in ("uniform", "consensus")
         for seed in (0, 1, 2)
     ]
+    # How much consensus selection gains depends on how evenly the classes are spread over the clients.
+    runs += [
+        Run(
+            "mnist-selection",
+            f"{assignment} classes, {selection}",
+            "mnist",
+            PAPER
+            | {
+                "num-server-rounds": 100,
+                "fraction-train": 0.1,
+                "global-test-every": 100,
+                "class-assignment": assignment,
+            }
+            | STEP_ONE
+            | {"selection": selection, "seed": seed},
+        )
+        for assignment in ("deterministic", "first-deterministic")
+        for selection in ("uniform", "consensus")
+        for seed in (0, 1, 2)
+    ]
     runs += [
         Run("cifar10", name, "cifar10", PAPER | few_images | {"num-server-rounds": 50} | method)
         for name, method in methods.items()
