@@ -129,6 +129,8 @@ class UpdateStrategy(FedAvg):
             self._wrapped(evaluate_fn) if evaluate_fn is not None else None,
         )
         self._broadcast = {}
+        if not result.arrays:  # Flower leaves them empty, and a model that did not change is no empty model
+            result.arrays = initial_arrays
         return result
 
     def configure_train(

@@ -187,6 +187,15 @@ def test_when_all_fail_the_model_stays_and_the_log_says_why(caplog):
     assert any("unchanged: no usable reply" in record.getMessage() for record in caplog.records)
 
 
+def test_a_model_that_nobody_could_train_is_the_initial_one():
+    def change(content, partition, server_round):
+        if "arrays" in content:
+            raise RuntimeError("no power")
+
+    result = start(FedCOMEStrategy(), federation(change), rounds=1)
+    assert bytes_of(result.arrays) == bytes_of(initial())
+
+
 def test_metrics_that_not_all_clients_report_are_left_out_of_the_mean():
     def change(content, partition, server_round):
         if "metrics" in content:
