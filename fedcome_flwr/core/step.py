@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 SMALLEST_STEP = 0.05
-_TOLERATED_RISE = 1.1
+_TOLERATED_RISE = 0.1
 _GROWTH = 1.1
 
 
@@ -35,6 +35,7 @@ def next_step(
         return step
     now = sum(weights[key] * losses[key] for key in compared)
     before = sum(weights[key] * last[key] for key in compared)
-    if not np.isfinite(now) or now > _TOLERATED_RISE * before:
+    # Relative to the size of the loss, which may be negative, as a log-density's.
+    if not np.isfinite(now) or now - before > _TOLERATED_RISE * abs(before):
         return max(SMALLEST_STEP, step / 2)
     return min(1.0, _GROWTH * step)

@@ -26,6 +26,12 @@ def test_the_step_halves_on_a_rise_above_a_tenth_and_else_grows(step, losses, ex
     assert next_step(step, losses, LAST, WEIGHTS) == pytest.approx(expected)
 
 
+def test_negative_losses_rise_and_fall_as_others_do():
+    assert next_step(0.5, {"a": -2.2}, {"a": -2.0}, WEIGHTS) == pytest.approx(0.55)
+    assert next_step(0.5, {"a": -1.9}, {"a": -2.0}, WEIGHTS) == pytest.approx(0.55)
+    assert next_step(0.5, {"a": -1.7}, {"a": -2.0}, WEIGHTS) == 0.25
+
+
 def test_the_losses_are_weighted():
     assert next_step(1.0, {"a": 2.0, "b": 1.5}, LAST, {"a": 0.9, "b": 0.1}) == 0.5
     assert next_step(1.0, {"a": 2.0, "b": 1.5}, LAST, {"a": 0.1, "b": 0.9}) == 1.0
