@@ -36,6 +36,11 @@ def model_arrays(model: nn.Module, names: Iterable[str] | None = None) -> dict[s
     return {name: _to_numpy(_named(tensors, name)) for name in (tensors if names is None else names)}
 
 
+def array_names(model: nn.Module) -> list[str]:
+    """The names that :func:`model_arrays` gives."""
+    return list(_tensors(model))
+
+
 def load_arrays(model: nn.Module, arrays: Arrays) -> None:
     """Write arrays into a model, in place and in the model's own types.
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from ..core.arrays import Arrays
-from .arrays import model_arrays
+from .arrays import array_names, model_arrays
 from .data import Data
 from .evaluation import LossFn, MetricsFn, accuracy
 from .local_work import LocalWork
@@ -77,7 +77,7 @@ class FedCOMEClient(NumPyClient):
         return float(loss), int(count), {**metrics}
 
     def _named(self, parameters: NDArrays) -> Arrays:
-        names = list(model_arrays(self.model))
+        names = array_names(self.model)
         if len(parameters) != len(names):
             raise ValueError(f"parameters: expected the {len(names)} arrays of the model, found {len(parameters)}")
         return dict(zip(names, parameters, strict=True))
