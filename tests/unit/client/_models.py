@@ -2,8 +2,9 @@
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs the extra torch")
+pytest.importorskip("torch", reason="needs the extra torch")
 
+import torch
 from torch import nn
 
 FULL = {"batch_size": 0, "learning_rate": 0.1, "learning_rate_decay": 1.0, "weight_decay": 0.0}

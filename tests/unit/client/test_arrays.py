@@ -5,8 +5,9 @@ import warnings
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs the extra torch")
+pytest.importorskip("torch", reason="needs the extra torch")
 
+import torch
 from torch import nn
 
 from fedcome_flwr.client import load_arrays, model_arrays, train_locally

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs the extra torch")
+pytest.importorskip("torch", reason="needs the extra torch")
+
 
 from torch.utils.data import DataLoader, TensorDataset
 

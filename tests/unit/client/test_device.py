@@ -4,8 +4,9 @@ import logging
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs the extra torch")
+pytest.importorskip("torch", reason="needs the extra torch")
 
+import torch
 from torch import nn
 
 from fedcome_flwr.client import device as devices
