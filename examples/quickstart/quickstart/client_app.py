@@ -2,10 +2,11 @@
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
+from fedcome_flwr.client import train_locally
 from quickstart import task
 from quickstart.data import num_classes, test_images, train_images
 from quickstart.settings import DataSettings
@@ -16,44 +17,39 @@ app = ClientApp()
 @app.train()
 def train(message: Message, context: Context) -> Message:
     config = context.run_config
-    settings = DataSettings.from_run_config(config)
-    images, labels = _on_device(train_images(settings, *_place(context)), context)
+    images, labels = train_images(DataSettings.from_run_config(config), *_place(context))
+    device = task.prepare_device(int(config["threads"]))
     model = _received_model(message, context, images)
     weight_decay = float(config["weight-decay"])
-    loss_before, _ = task.evaluate(model, images, labels)
     # The paper's loss of a client (its figure 2) counts the weight decay.
-    objective = loss_before + task.decay_penalty(model, weight_decay)
+    penalty = task.decay_penalty(model, weight_decay)
 
     server_round = int(message.content["config"]["server-round"])
-    task.train(
+    result = train_locally(
         model,
-        images,
-        labels,
-        learning_rate=float(config["learning-rate"]) * float(config["learning-rate-decay"]) ** server_round,
+        (images, labels),
+        learning_rate=float(config["learning-rate"]),
+        learning_rate_decay=float(config["learning-rate-decay"]),
+        server_round=server_round,
         weight_decay=weight_decay,
         momentum=float(config["momentum"]),
         batch_size=int(config["batch-size"]),
         local_epochs=int(config["local-epochs"]),
         seed=_batch_seed(message, context, server_round),
+        device=device,
     )
-    loss_after, _ = task.evaluate(model, images, labels)
-    metrics = MetricRecord(
-        {
-            "num-examples": len(labels),
-            "train-loss": loss_before,
-            "train-loss-after": loss_after,
-            "objective": objective,
-        }
-    )
-    content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics, "client": _identity(context)})
+    arrays = ArrayRecord({name: Array(array) for name, array in result.arrays.items()})
+    metrics = MetricRecord({**result.metrics, "objective": result.metrics["train-loss"] + penalty})
+    content = RecordDict({"arrays": arrays, "metrics": metrics, "client": _identity(context)})
     return Message(content=content, reply_to=message)
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    settings = DataSettings.from_run_config(context.run_config)
-    images, labels = _on_device(test_images(settings, *_place(context)), context)
-    loss, accuracy = task.evaluate(_received_model(message, context, images), images, labels)
+    images, labels = test_images(DataSettings.from_run_config(context.run_config), *_place(context))
+    device = task.prepare_device(int(context.run_config["threads"]))
+    model = _received_model(message, context, images).to(device)
+    loss, accuracy = task.evaluate(model, images.to(device), labels.to(device))
     metrics = MetricRecord({"num-examples": len(labels), "loss": loss, "accuracy": accuracy})
     return Message(content=RecordDict({"metrics": metrics, "client": _identity(context)}), reply_to=message)
 
@@ -72,18 +68,13 @@ def _identity(context: Context) -> ConfigRecord:
     return ConfigRecord({"client-id": str(context.node_config["partition-id"])})
 
 
-def _on_device(data: tuple[Tensor, Tensor], context: Context) -> tuple[Tensor, Tensor]:
-    device = task.prepare_device(int(context.run_config["threads"]))
-    return data[0].to(device), data[1].to(device)
-
-
 def _received_model(message: Message, context: Context, images: Tensor) -> nn.Module:
     settings = DataSettings.from_run_config(context.run_config)
     # Every weight is overwritten, so none is drawn: `meta` builds the layers without memory.
     with torch.device("meta"):
         model = task.build_model(str(context.run_config["model"]), tuple(images.shape[1:]), num_classes(settings))
     model.load_state_dict(message.content["arrays"].to_torch_state_dict(), assign=True)
-    return model.to(images.device)
+    return model
 
 
 def _batch_seed(message: Message, context: Context, server_round: int) -> int:

@@ -1,4 +1,4 @@
-"""The model, its training and its evaluation."""
+"""The model and its evaluation."""
 
 import torch
 from torch import Tensor, nn
@@ -61,35 +61,6 @@ def prepare_device(threads: int) -> torch.device:
     if threads:
         torch.set_num_threads(threads)
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def train(
-    model: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    *,
-    learning_rate: float,
-    weight_decay: float,
-    momentum: float,
-    batch_size: int,
-    local_epochs: int,
-    seed: int,
-) -> None:
-    """Train `model` in place by SGD on the mean cross-entropy of each batch.
-
-    `batch_size` 0 takes one step an epoch on all images. `seed` fixes the order of the images.
-    """
-    model.train()
-    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=momentum, weight_decay=weight_decay)
-    # Drawn on the CPU, so that the order does not depend on the device.
-    order = torch.Generator().manual_seed(seed)
-    for _ in range(local_epochs):
-        if batch_size:
-            batches = torch.randperm(len(labels), generator=order).to(labels.device).split(batch_size)
-        for chosen in batches if batch_size else [slice(None)]:
-            optimizer.zero_grad()
-            F.cross_entropy(model(images[chosen]), labels[chosen]).backward()
-            optimizer.step()
 
 
 @torch.no_grad()

@@ -47,45 +47,17 @@ def test_one_full_batch_step_is_gradient_descent(run_config, ask, model, arrays,
         torch.testing.assert_close(replied[name], expected.detach())
 
 
-def test_momentum_and_epochs(task, model, first_client):
-    images, labels = first_client
-    weights = [parameter.detach().clone() for parameter in model.parameters()]
-    velocity = [torch.zeros_like(one) for one in weights]
-    reference = task.initial_model("auto", (1, 8, 8), 10, 0)
+def test_momentum_and_epochs(run_config, ask, model, arrays, first_client):
+    run_config |= {"batch-size": 0, "local-epochs": 3, "momentum": 0.5, "weight-decay": 0.0}
+    run_config |= {"learning-rate": 0.1, "learning-rate-decay": 1.0}
+    replied = ask("train", arrays, server_round=1)["arrays"].to_torch_state_dict()
+    velocity = [torch.zeros_like(one) for one in model.parameters()]
     for _ in range(3):
-        for one, speed, gradient in zip(
-            reference.parameters(), velocity, gradients(reference, images, labels), strict=True
-        ):
+        for one, speed, gradient in zip(model.parameters(), velocity, gradients(model, *first_client), strict=True):
             speed.mul_(0.5).add_(gradient)
             one.data.sub_(0.1 * speed)
-    task.train(
-        model,
-        images,
-        labels,
-        learning_rate=0.1,
-        weight_decay=0.0,
-        momentum=0.5,
-        batch_size=0,
-        local_epochs=3,
-        seed=0,
-    )
-    for trained, expected in zip(model.parameters(), reference.parameters(), strict=True):
-        torch.testing.assert_close(trained, expected)
-
-
-def test_an_epoch_uses_every_image_once(task):
-    seen = []
-
-    class Spy(torch.nn.Linear):
-        def forward(self, images):
-            seen.extend(images[:, 0].tolist())
-            return super().forward(images)
-
-    images = torch.arange(23.0).reshape(23, 1)
-    settings = {"learning_rate": 0.0, "weight_decay": 0.0, "momentum": 0.0, "batch_size": 5}
-    task.train(Spy(1, 2), images, torch.zeros(23, dtype=torch.int64), **settings, local_epochs=2, seed=1)
-    assert sorted(seen[:23]) == sorted(seen[23:]) == images[:, 0].tolist()
-    assert seen[:23] != seen[23:]
+    for name, expected in model.named_parameters():
+        torch.testing.assert_close(replied[name], expected.detach())
 
 
 def test_the_seed_in_the_message_fixes_every_byte(ask, arrays):
@@ -115,10 +87,10 @@ def test_reported_losses(run_config, ask, task, model, arrays, first_client):
     before, _ = task.evaluate(model, *first_client)
     norm = sum(parameter.square().sum().item() for parameter in model.parameters())
     assert metrics["num-examples"] == len(first_client[1])
-    assert metrics["train-loss"] == pytest.approx(before, rel=1e-12)
+    assert metrics["train-loss"] == pytest.approx(before, rel=1e-6)
     assert metrics["objective"] == pytest.approx(before + 0.5 * 0.02 * norm, rel=1e-5)
     model.load_state_dict(reply["arrays"].to_torch_state_dict())
-    assert metrics["train-loss-after"] == pytest.approx(task.evaluate(model, *first_client)[0], rel=1e-12)
+    assert metrics["train-loss-after"] == pytest.approx(task.evaluate(model, *first_client)[0], rel=1e-6)
     assert metrics["train-loss-after"] < metrics["train-loss"]
 
 

@@ -1,0 +1,136 @@
+"""A ready ClientApp around local training."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from ..core.arrays import Arrays
+from .data import Data
+from .evaluation import LossFn, MetricsFn, accuracy
+from .local_work import LocalWork
+from .settings import Config
+
+ModelFn = Callable[[Context], nn.Module] | Callable[[], nn.Module]
+DataFn = Callable[[Context], tuple[Data, Data]]
+
+
+def client_app(
+    model_fn: ModelFn,
+    data_fn: DataFn,
+    *,
+    client_id: str | None = None,
+    loss_fn: LossFn = cross_entropy,
+    metrics_fn: MetricsFn = accuracy,
+    **settings: Any,
+) -> ClientApp:
+    """A ClientApp that trains and evaluates a model as :func:`train_locally` does, for any Flower strategy.
+
+    ::
+
+        app = client_app(Net, load_data, learning_rate=0.1, batch_size=32)
+
+    Each setting comes from the message's ``config``, else from the run configuration, both under kebab-case keys,
+    else from ``settings``, else from :func:`train_locally`: ``learning-rate``, ``learning-rate-decay``,
+    ``weight-decay``, ``momentum``, ``batch-size``, ``local-epochs``, ``max-grad-norm``, ``amp``, ``device``,
+    ``train-loss``, ``train-loss-after``, ``loss-batches``, and ``reply``: ``"model"`` (the default) or
+    ``"pseudo-gradient"``, which a strategy of ours understands too. ``server-round`` and ``client-seed`` come from
+    strategies.
+
+    The names in the message are the model: send a part of a ``state_dict``, such as adapters, and the other weights
+    stay those that ``model_fn`` gives.
+
+    Parameters
+    ----------
+    model_fn
+        ``model_fn(context)``, or without an argument, gives the network. Called for every message; its weights are
+        overwritten.
+    data_fn
+        ``data_fn(context)`` gives the client's training data and test data, each as :func:`train_locally` takes it.
+        Called for every message, so keep what is slow to load (``functools.cache``).
+    client_id
+        A name that stays the same client's, by default ``client-id`` or else ``partition-id`` of the node's
+        configuration.
+    loss_fn
+        ``(outputs, targets)`` to the mean loss of a batch.
+    metrics_fn
+        ``(outputs, targets)`` to means over a batch by name, for evaluations; by default the accuracy where targets
+        are class numbers.
+    **settings
+        Settings under their Python names, such as ``learning_rate``.
+
+    Returns
+    -------
+    ClientApp
+        With ``train``, ``evaluate`` and ``query``. Training replies an ArrayRecord ``arrays`` or
+        ``pseudo-gradient``, evaluation the metrics ``num-examples``, ``loss`` and those of ``metrics_fn``; all say
+        ``client-id`` in a ConfigRecord ``client``.
+    """
+    work = LocalWork(loss_fn, metrics_fn, settings)
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        data, _ = data_fn(context)
+        identity = _identity(client_id, context)
+        kind, result = work.train(
+            _model(model_fn, context), data, _received(message), _configs(message, context), identity
+        )
+        record = ArrayRecord({name: Array(array) for name, array in result.arrays.items()})
+        name = "arrays" if kind == "model" else kind
+        return _reply(message, identity, {name: record, "metrics": MetricRecord({**result.metrics})})
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        _, data = data_fn(context)
+        metrics = work.evaluate(_model(model_fn, context), data, _received(message), _configs(message, context))
+        return _reply(message, _identity(client_id, context), {"metrics": MetricRecord({**metrics})})
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        return _reply(message, _identity(client_id, context), {})
+
+    return app
+
+
+def _model(model_fn: ModelFn, context: Context) -> nn.Module:
+    # A class with default values only, such as Net(hidden=64), is to be called without an argument.
+    needs_context = any(
+        parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        for parameter in inspect.signature(model_fn).parameters.values()
+    )
+    return model_fn(context) if needs_context else model_fn()  # type: ignore[call-arg]
+
+
+def _received(message: Message) -> Arrays:
+    if "arrays" not in message.content.array_records:
+        found = sorted(message.content.array_records) or "none"
+        raise ValueError(f"message: expected an ArrayRecord 'arrays', found {found}")
+    arrays: dict[str, NDArray[np.generic]] = {
+        name: array.numpy() for name, array in message.content.array_records["arrays"].items()
+    }
+    return arrays
+
+
+def _configs(message: Message, context: Context) -> tuple[Config, Config]:
+    return message.content.config_records.get("config", {}), context.run_config
+
+
+def _identity(client_id: str | None, context: Context) -> str | None:
+    # Node ids are drawn anew in every run; these names stay.
+    found = client_id or context.node_config.get("client-id", context.node_config.get("partition-id"))
+    return None if found is None else str(found)
+
+
+def _reply(message: Message, client_id: str | None, records: dict[str, ArrayRecord | MetricRecord]) -> Message:
+    content = RecordDict({**records})
+    if client_id is not None:
+        content["client"] = ConfigRecord({"client-id": client_id})
+    return Message(content, reply_to=message)
