@@ -20,6 +20,7 @@ app = typer.Typer(
 
 RUN_FAILED = 1
 BAD_USAGE = 2
+INTERRUPTED = 130  # 128 and the number of SIGINT, as shells have it
 
 
 def _print_version(wanted: bool) -> None:
@@ -99,6 +100,13 @@ def run(
             )
     except AppError as error:
         _fail(f"{error}", BAD_USAGE)
+    except (KeyboardInterrupt, SystemExit) as stop:
+        if backend != "ray":
+            raise
+        # Everything has been put away; but threads of Flower's engine wait for ever for clients that are no more.
+        print("stopped", file=sys.stderr)
+        sys.stdout.flush()
+        os._exit(INTERRUPTED if isinstance(stop, KeyboardInterrupt) else RUN_FAILED)
     except bdb.BdbQuit:  # the user left the debugger, and knows why
         raise typer.Exit(RUN_FAILED) from None
     except Exception as error:

@@ -13,25 +13,19 @@ The engine is reached through ``flwr.simulation.run_simulation``, which Flower c
 Should a later Flower remove the function, what to replace is in this file; the contract tests say so first.
 """
 
-import logging
-import os
-import sys
 import threading
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from flwr.app import ConfigRecordValues, Context
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
-from . import flower_private as flower
 from .observer import ConfigValue, RunObserver
 from .ray_client import RayClientApp
+from .ray_surroundings import ray_is_running, ray_surroundings
 from .run_config import AppError
 from .watched_grid import WatchedGrid
 
@@ -39,13 +33,6 @@ from .watched_grid import WatchedGrid
 # have been the neighbours' fault. Ray takes these among the resources, where Flower has no place of their own for them.
 _AFTER_A_DEATH: dict[str, ConfigRecordValues] = {"max_restarts": -1, "max_task_retries": 1}
 _JOIN = 5.0  # seconds for a ServerApp to notice that the simulation is over
-
-_ENVIRONMENT = {
-    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # else Ray copies the working directory where Python was started by uv
-    "RAY_USAGE_STATS_ENABLED": "0",  # no telemetry
-    # The error reply says it of a client's process; and at the end Flower stops them by a call that never returns.
-    "RAY_DEDUP_LOGS_SKIP_REGEX": r"Task ClientAppActor\.\w+ failed|A worker died or was killed",
-}
 
 
 def check_ray(client_cpus: float | None, client_gpus: float | None) -> None:
@@ -56,7 +43,7 @@ def check_ray(client_cpus: float | None, client_gpus: float | None) -> None:
         raise AppError(f"client_cpus must be above 0, got {client_cpus:g}")
     if client_gpus is not None and not client_gpus >= 0:
         raise AppError(f"client_gpus must be 0 or more, got {client_gpus:g}")
-    if _ray_is_running():
+    if ray_is_running():
         raise AppError("Ray is running in this process already; call ray.shutdown() first, since a run ends with it")
 
 
@@ -90,7 +77,7 @@ def run_on_ray(
         "client_resources": {"num_cpus": client_cpus, "num_gpus": client_gpus, **_AFTER_A_DEATH},
         "init_args": {"logging_level": "ERROR", "log_to_driver": False},
     }
-    with _surroundings():
+    with ray_surroundings():
         try:
             run_simulation(server, RayClientApp(clients, run_config), num_supernodes, backend_config=config)
         except Exception as error:
@@ -138,57 +125,6 @@ class _WatchedServerApp(ServerApp):
         self._stopped.set()
         if self._thread is not None:
             self._thread.join(_JOIN)
-
-
-@contextmanager
-def _surroundings() -> Iterator[None]:
-    """The environment, files and silence in which Ray and Flower's engine run; all is as before afterwards."""
-    before = dict(os.environ)
-    logger = logging.getLogger("flwr")
-    with ExitStack() as stack:
-        stack.callback(_restore_environment, before)
-        for name, value in _ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
-        if "RAY_TMPDIR" not in os.environ:
-            # Not the folder for temporary files: that of macOS is too long for the sockets that Ray puts there.
-            place = "/tmp" if Path("/tmp").is_dir() else None
-            folder = TemporaryDirectory(prefix="fedcome-", dir=place, ignore_cleanup_errors=True)
-            os.environ["RAY_TMPDIR"] = stack.enter_context(folder)
-        stack.enter_context(flower.server_identity())  # run_simulation sets one and leaves it
-        stack.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings("ignore", "Tip: In future versions of Ray", FutureWarning)
-        logger.addFilter(_is_news)
-        stack.callback(logger.removeFilter, _is_news)
-        stack.callback(_stop_ray)
-        yield
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a record of Flower's log says what nothing else says.
-
-    Its engine logs each client's failure, with pages of traceback, beside the error reply; and that run_simulation is
-    deprecated, which is for us to know.
-    """
-    path = Path(record.pathname)
-    engine = "vce" in path.parts or "ray_transport" in path.parts or path.name == "run_simulation.py"
-    return not engine and not (record.funcName == "warn_deprecated_feature" and "run_simulation" in record.getMessage())
-
-
-def _ray_is_running() -> bool:
-    ray = sys.modules.get("ray")
-    return ray is not None and bool(ray.is_initialized())
-
-
-def _stop_ray() -> None:
-    """Stop Ray where Flower did not get so far as to do it."""
-    if _ray_is_running():
-        sys.modules["ray"].shutdown()
-
-
-def _restore_environment(before: Mapping[str, str]) -> None:
-    for name in os.environ.keys() - before.keys():
-        del os.environ[name]
-    os.environ.update(before)
 
 
 def _cause(error: BaseException) -> BaseException:
