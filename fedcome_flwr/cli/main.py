@@ -100,13 +100,13 @@ def run(
             )
     except AppError as error:
         _fail(f"{error}", BAD_USAGE)
-    except (KeyboardInterrupt, SystemExit) as stop:
+    except KeyboardInterrupt:
         if backend != "ray":
             raise
         # Everything has been put away; but threads of Flower's engine wait for ever for clients that are no more.
         print("stopped", file=sys.stderr)
         sys.stdout.flush()
-        os._exit(INTERRUPTED if isinstance(stop, KeyboardInterrupt) else RUN_FAILED)
+        os._exit(INTERRUPTED)
     except bdb.BdbQuit:  # the user left the debugger, and knows why
         raise typer.Exit(RUN_FAILED) from None
     except Exception as error:

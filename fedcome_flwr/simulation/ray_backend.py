@@ -80,6 +80,8 @@ def run_on_ray(
     with ray_surroundings():
         try:
             run_simulation(server, RayClientApp(clients, run_config), num_supernodes, backend_config=config)
+        except SystemExit as error:  # Ray's answer to SIGTERM; that of a ServerApp does not come this way
+            raise KeyboardInterrupt from error
         except Exception as error:
             if server.error is None:  # else the server's own is the one to tell
                 raise RuntimeError(f"Flower's simulation engine failed: {_cause(error)}") from error

@@ -39,6 +39,7 @@ def ray_surroundings() -> Iterator[None]:
         stack.enter_context(flower.server_identity())  # run_simulation sets one and leaves it
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", "Tip: In future versions of Ray", FutureWarning)
+        stack.callback(setattr, logger, "propagate", logger.propagate)  # in a notebook Flower changes it for good
         logger.addFilter(_is_news)
         stack.callback(logger.removeFilter, _is_news)
         if threading.current_thread() is threading.main_thread():  # Ray replaces the handler by one that raises
