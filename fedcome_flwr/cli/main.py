@@ -20,6 +20,7 @@ app = typer.Typer(
 
 RUN_FAILED = 1
 BAD_USAGE = 2
+INTERRUPTED = 130  # 128 and the number of SIGINT, as shells have it
 
 
 def _print_version(wanted: bool) -> None:
@@ -54,15 +55,22 @@ def run(
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Make the run repeatable.")] = None,
+    backend: Annotated[
+        str, typer.Option(help="Where clients run: 'inline', in this process, or 'ray', side by side in Ray's.")
+    ] = "inline",
+    client_cpus: Annotated[float | None, typer.Option(help="With Ray: CPU cores for each client (default: 1).")] = None,
+    client_gpus: Annotated[
+        float | None, typer.Option(help="With Ray: share of a GPU for each client, such as 0.25 (default: 0).")
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show all of Flower's log.")] = False,
     debug: Annotated[
         bool, typer.Option("--debug", help="Stop at the first exception, with traceback; breakpoints work.")
     ] = False,
 ) -> None:
-    """Run the Flower App in APP_DIR, server and clients, in this one process.
+    """Run the Flower App in APP_DIR, server and clients.
 
-    APP_DIR is the folder with pyproject.toml. Nothing is installed, no server
-    is started, and nothing is written into the folder.
+    APP_DIR is the folder with pyproject.toml. Nothing is installed, nothing is
+    written into the folder, and no process is left behind.
 
     Exit code: 0 if the run finished; 1 if it failed, or if every reply to
     training or to evaluation was an error; 2 if the command could not be
@@ -84,11 +92,21 @@ def run(
                 num_supernodes=num_supernodes,
                 run_config=changes,
                 seed=seed,
+                backend=backend,
+                client_cpus=client_cpus,
+                client_gpus=client_gpus,
                 debug=debug,
                 observer=observer,
             )
     except AppError as error:
         _fail(f"{error}", BAD_USAGE)
+    except KeyboardInterrupt:
+        if backend != "ray":
+            raise
+        # Everything has been put away; but threads of Flower's engine wait for ever for clients that are no more.
+        print("stopped", file=sys.stderr)
+        sys.stdout.flush()
+        os._exit(INTERRUPTED)
     except bdb.BdbQuit:  # the user left the debugger, and knows why
         raise typer.Exit(RUN_FAILED) from None
     except Exception as error:

@@ -7,7 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from ..simulation.run import RunResult
+from ..simulation.result import RunResult
 from .rounds import first_line, number_text, replies_text
 
 

@@ -259,6 +259,10 @@ class UpdateStrategy(FedAvg):
             _log.info("Waiting for nodes to connect: %d connected (minimum required: %d).", len(online), wanted)
             sleep(1)
         nodes, self._twins = self._directory.refresh(grid)
+        while not self._directory.keys.keys() >= set(grid.get_node_ids()):
+            # A simulation's nodes come up while it starts, but all of them before the first one answers, so that round
+            # 1 draws from all.
+            nodes, self._twins = self._directory.refresh(grid)
         return nodes
 
     def _message(

@@ -2,7 +2,8 @@
 
 from .inline import InlineGrid
 from .observer import RunObserver
-from .run import RunResult, run_app
+from .result import RunResult
+from .run import run_app
 from .run_config import AppError
 
 __all__ = ["AppError", "InlineGrid", "RunObserver", "RunResult", "run_app"]

@@ -63,12 +63,17 @@ def load_components(app: AppFolder) -> tuple[ServerApp, ClientApp]:
     What the app's own code raises while it is imported comes through as it is.
     """
     server_app = _load(app, "serverapp", app.serverapp)
-    client_app = _load(app, "clientapp", app.clientapp)
     if not isinstance(server_app, ServerApp):
         raise AppError(f"serverapp = {app.serverapp!r} is a {type(server_app).__name__}, not a flwr ServerApp")
+    return server_app, load_client_app(app)
+
+
+def load_client_app(app: AppFolder) -> ClientApp:
+    """Import the app's ClientApp alone, as :func:`load_components` does."""
+    client_app = _load(app, "clientapp", app.clientapp)
     if not isinstance(client_app, ClientApp):
         raise AppError(f"clientapp = {app.clientapp!r} is a {type(client_app).__name__}, not a flwr ClientApp")
-    return server_app, client_app
+    return client_app
 
 
 def _table(data: Mapping[str, Any], *path: str) -> dict[str, Any]:

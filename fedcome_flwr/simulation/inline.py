@@ -1,9 +1,7 @@
 """A Flower grid whose SuperNodes are function calls."""
 
 import hashlib
-import re
 import threading
-import traceback
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
@@ -16,9 +14,7 @@ from flwr.serverapp import Grid
 from . import flower_private as flower
 from .isolation import detached
 from .observer import ConfigValue, RunObserver, is_query
-
-_ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-_TRACEBACK_FRAMES = 6  # enough to reach from the ClientApp's function into the library call that failed
+from .reply import checked_reply, error_reply
 
 
 class InlineGrid(Grid):
@@ -190,18 +186,14 @@ class InlineGrid(Grid):
         if self.exception is not None:
             raise self.exception
         try:
-            reply = self._client_app(message, context)
-            if not isinstance(reply, Message):
-                raise TypeError(f"the ClientApp must return a Message, got {type(reply).__name__}")
-            if reply.metadata.reply_to_message_id != message.metadata.message_id:
-                raise ValueError("the ClientApp must return Message(..., reply_to=message) for its message")
+            reply = checked_reply(self._client_app, message, context)
             if reply.has_content():
                 reply.content = detached(reply.content)
         except (Exception, SystemExit) as error:  # exit() would end a SuperNode, not the server
             if self._debug and not is_query(message):
                 self.exception = error
                 raise
-            return Message(flower.Error(flower.CLIENT_APP_RAISED_EXCEPTION, _reason(error)), reply_to=message)
+            return error_reply(error, message)
         return reply
 
 
@@ -209,10 +201,3 @@ def _node_id(partition: int) -> int:
     """A large number without order, as Flower's random ones, so that nobody takes it for the partition id."""
     digest = hashlib.sha256(f"supernode {partition}".encode()).digest()
     return int.from_bytes(digest[:8]) >> 3 | 1 << 60
-
-
-def _reason(error: BaseException) -> str:
-    """The exception first, since logs are cut, then its last frames."""
-    headline = "".join(traceback.format_exception_only(error)).strip()
-    frames = "".join(traceback.format_exception(error, limit=-_TRACEBACK_FRAMES)).rstrip()
-    return _ANSI.sub("", f"{headline}\n{frames}")

@@ -105,6 +105,8 @@ def test_all_clients_failing_fails_the_run(folder):
         (["-c", "lr"], "cannot read 'lr'"),
         (["--num-supernodes", "0"], "0 is not in the range"),
         (["--sed", "0"], "No such option"),
+        (["--backend", "rai"], "must be one of inline, ray; got 'rai'"),
+        (["--client-gpus", "0.5"], "client_gpus needs backend 'ray'"),
     ],
 )
 def test_wrong_usage_is_2(folder, words, text):

@@ -1,6 +1,7 @@
 import itertools
 import logging
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from fedcome_flwr import ConsensusSelection, FedCOMEStrategy, UniformSelection, UpdateStrategy, fedcome
-from fedcome_flwr.simulation import InlineGrid
+from fedcome_flwr.simulation import InlineGrid, RunObserver
+from fedcome_flwr.simulation.watched_grid import WatchedGrid
 from tests.unit.server._federation import bytes_of, federation, initial
 
 
@@ -374,3 +376,27 @@ def test_records_may_have_other_names():
         FedCOMEStrategy(arrayrecord_key="weights", configrecord_key="settings"), grid=Renaming(app, 4), rounds=1
     )
     assert result.train_metrics_clientapp[1]["fedcome-clients"] == 4
+
+
+def test_nodes_that_come_up_while_others_are_asked_take_part_in_round_1():
+    """As in Flower's simulations, whose ServerApp may start before the nodes do."""
+
+    class Starting(WatchedGrid):
+        online = 2
+
+        def get_node_ids(self):
+            return super().get_node_ids()[: self.online]
+
+        def get_nodes(self):
+            return super().get_nodes()[: self.online]
+
+        def pull_messages(self, message_ids):
+            self.online = 10
+            return super().pull_messages(message_ids)
+
+    sizes = []
+    with InlineGrid(federation(), 10) as inner:
+        grid = Starting(inner, RunObserver(), threading.Event())
+        strategy = UpdateStrategy(fraction_train=0.5, on_round=lambda report: sizes.append(len(report.clients)))
+        strategy.start(grid=grid, initial_arrays=initial(), num_rounds=1)
+    assert sizes == [5]

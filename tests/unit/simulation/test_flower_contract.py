@@ -6,6 +6,7 @@ no strategy can tell which message a reply answers.
 """
 
 from importlib.metadata import version
+from inspect import signature
 
 import pytest
 from flwr.app import Context, Message, RecordDict
@@ -62,3 +63,21 @@ def test_run_node_info_and_context_take_what_we_give():
     info = flower.NodeInfo(node_id=1 << 61, status=flower.ONLINE, registered_at="x", online_until=float("inf"))
     assert info.node_id == 1 << 61
     assert Context(1, 2, {}, RecordDict(), {}).node_id == 2
+
+
+def test_the_simulation_engine_takes_what_the_ray_backend_gives():
+    """`run_simulation` is deprecated; `ray_backend.py` says why it is used, and is the place to replace it."""
+    from flwr.simulation import run_simulation
+
+    assert {"server_app", "client_app", "num_supernodes", "backend_config"} <= set(signature(run_simulation).parameters)
+
+
+def test_the_simulation_engine_passes_unknown_client_resources_to_ray():
+    """So a client's process that dies is started again; else its place stays dead and fails every message it draws."""
+    pytest.importorskip("ray", reason="needs the extra ray")
+    from flwr.server.superlink.fleet.vce.backend.raybackend import RayBackend
+
+    given = {"num_cpus": 1, "num_gpus": 0.0, "max_restarts": -1, "max_task_retries": 1}
+    backend = RayBackend.__new__(RayBackend)
+    backend.client_resources_key = "client_resources"
+    assert backend._validate_client_resources({"client_resources": given}) == given
