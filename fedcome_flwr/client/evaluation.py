@@ -63,4 +63,4 @@ def accuracy(outputs: Tensor, targets: Tensor) -> dict[str, float]:
     """Share of the targets that are the class with the largest output; nothing where targets are no class numbers."""
     if targets.is_floating_point() or outputs.ndim != targets.ndim + 1:
         return {}
-    return {"accuracy": (outputs.argmax(1) == targets).double().mean().item()}
+    return {"accuracy": (outputs.argmax(1) == targets).sum().item() / targets.numel()}

@@ -53,6 +53,7 @@ def take_steps(
     scaler = torch.amp.GradScaler(device.type, init_scale=_FIRST_LOSS_SCALE, enabled=amp and half == torch.float16)
     # Drawn on the CPU, so that the order does not depend on the device.
     order = torch.Generator().manual_seed(seed)
+    optimizer.zero_grad()  # a gradient that the caller left would be part of the first step
     examples = steps = clipped = skipped = 0
     for _ in range(local_epochs):
         for inputs, targets in training_batches(data, batch_size, order):

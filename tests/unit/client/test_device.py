@@ -78,15 +78,19 @@ def test_the_model_comes_back_after_an_error():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("amp", [False, True])
 def test_training_on_a_gpu_leaves_nothing_there(amp):
-    torch.cuda.init()
-    before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-    model = nn.Sequential(nn.Linear(4, 2000), nn.BatchNorm1d(2000), nn.ReLU(), nn.Linear(2000, 3))
-    result = train_locally(model, examples(100), device="cuda", amp=amp, momentum=0.9, local_epochs=3)
+    def train():
+        hidden = [nn.Linear(4, 2000), nn.BatchNorm1d(2000), nn.ReLU(), nn.Linear(2000, 2000), nn.Linear(2000, 3)]
+        model = nn.Sequential(*hidden)
+        return model, train_locally(model, examples(100), device="cuda", amp=amp, momentum=0.9, local_epochs=3)
+
+    train()  # libraries keep workspaces of their own from their first use on
+    allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    model, result = train()
+    assert torch.cuda.memory_allocated() <= allocated
+    assert torch.cuda.memory_reserved() <= reserved
     assert result.metrics["train-loss-after"] < result.metrics["train-loss"]
     assert result.metrics["step-size-sum"] > 0
     assert {one.device.type for one in model.state_dict().values()} == {"cpu"}
-    assert torch.cuda.memory_allocated() <= before[0] + 2**24  # cuBLAS keeps a workspace of its own
-    assert torch.cuda.memory_reserved() <= before[1] + 2**25
 
 
 @pytest.mark.gpu

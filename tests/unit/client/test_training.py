@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedcome_flwr.client import model_arrays, train_locally
+from fedcome_flwr.client import train_locally
 from tests.unit.client._models import FULL, bytes_of, examples, linear, normalised
 
 
@@ -110,57 +110,6 @@ def test_the_seed_fixes_every_byte_and_nothing_global(data):
     assert trained(2)[0] != first[0]
 
 
-def test_the_loss_before_training_is_the_received_models_and_changes_no_buffer():
-    model, data = normalised(), examples()
-    model[1].running_mean += 1
-    model[0].eval()
-    with torch.no_grad():
-        expected = F.cross_entropy(model.eval()(data[0]), data[1]).item()
-    model.train()
-    model[0].eval()
-    before = bytes_of(model_arrays(model))
-    result = train_locally(model, data, batch_size=5, learning_rate=0.0)
-    assert result.metrics["train-loss"] == pytest.approx(expected)
-    assert [module.training for module in model] == [False, True, True, True, True]
-    # Training does move the running statistics, once a batch; evaluating twice does not.
-    assert result.arrays["1.num_batches_tracked"] == 5
-    assert result.arrays["1.num_batches_tracked"].shape == ()
-    assert {name for name, array in result.arrays.items() if array.tobytes() != before[name]} == {
-        "1.running_mean",
-        "1.running_var",
-        "1.num_batches_tracked",
-    }
-
-
-def test_losses_are_means_over_the_examples_and_optional():
-    model, data = linear(), examples(7)
-    batches = DataLoader(TensorDataset(*data), batch_size=3)
-    result = train_locally(model, batches, batch_size=3)
-    after = F.cross_entropy(model(data[0]), data[1]).item()
-    assert result.metrics["train-loss-after"] == pytest.approx(after)
-    assert after < result.metrics["train-loss"]
-    bare = train_locally(model, batches, train_loss=False, train_loss_after=False)
-    assert set(bare.metrics) == {"num-examples", "step-size-sum"}
-
-
-def test_loss_batches_bounds_what_the_losses_are_taken_on():
-    seen = []
-
-    def loss_fn(outputs, targets):
-        if not outputs.requires_grad:
-            seen.append(targets.tolist())
-        return F.cross_entropy(outputs, targets)
-
-    data = torch.randn(100, 4), torch.arange(100) // 34
-    for given in (data, list(DataLoader(TensorDataset(*data), batch_size=10))):
-        train_locally(linear(), given, batch_size=10, loss_batches=3, loss_fn=loss_fn)
-    tensors_before, tensors_after, *loader = seen
-    assert tensors_before == tensors_after
-    assert len(tensors_before) == 30
-    assert len(set(tensors_before)) == 3  # not the first thirty: data are often sorted by class
-    assert [len(batch) for batch in loader] == [10] * 6
-
-
 def test_amp_without_a_gpu_is_bfloat16():
     seen = set()
 
@@ -178,10 +127,49 @@ def test_amp_without_a_gpu_is_bfloat16():
         np.testing.assert_allclose(result.arrays[name], array, atol=1e-2)
 
 
+def test_a_step_that_amp_skips_does_not_count(monkeypatch):
+    class Overflowing:
+        """A GradScaler whose first step overflows, which shows in a smaller scale."""
+
+        def __init__(self, *_, **options):
+            self.steps = 0
+
+        def scale(self, loss):
+            return loss
+
+        def unscale_(self, optimizer):
+            pass
+
+        def step(self, optimizer):
+            self.steps += 1
+            if self.steps > 1:
+                optimizer.step()
+
+        def update(self):
+            pass
+
+        def get_scale(self):
+            return 0.5 if self.steps else 1.0
+
+    plain = train_locally(linear(), examples(), **FULL, local_epochs=2)
+    monkeypatch.setattr(torch.amp, "GradScaler", Overflowing)
+    result = train_locally(linear(), examples(), device="cpu", amp=True, **FULL, local_epochs=3)
+    assert result.metrics["skipped-steps"] == 1
+    assert result.metrics["step-size-sum"] == plain.metrics["step-size-sum"] == pytest.approx(0.2)
+
+
 def test_a_diverged_training_ends_and_shows():
     result = train_locally(linear(), examples(), batch_size=5, learning_rate=1e38, local_epochs=3, weight_decay=1e3)
     assert np.isfinite(result.metrics["train-loss"])
     assert not np.isfinite(result.metrics["train-loss-after"])
+
+
+def test_a_gradient_that_was_there_before_does_not_count():
+    model = linear()
+    model(torch.ones(1, 4)).sum().backward()
+    assert bytes_of(train_locally(model, examples(), **FULL).arrays) == bytes_of(
+        train_locally(linear(), examples(), **FULL).arrays
+    )
 
 
 def test_another_loss_and_no_gradient_left_behind():
