@@ -94,12 +94,14 @@ class InlineGrid(Grid):
         self._replies: dict[str, Message] = {}  # pushed messages' replies until they are pulled
         self._one_at_a_time = threading.RLock()
         self._identity = ExitStack()
+        self._closed = False
 
     def __enter__(self) -> Self:
         self._identity.enter_context(flower.server_identity())
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._closed = True  # first: a legacy server's thread may be looking for new nodes at this moment
         self._identity.close()
 
     @property
@@ -124,7 +126,7 @@ class InlineGrid(Grid):
 
     def get_node_ids(self) -> list[int]:
         """Node ids in the order of the partition ids."""
-        if not flower.identity_is_set():  # else the caller's next line, Message(...), fails with no hint
+        if not self._closed and not flower.identity_is_set():  # else the caller's next line, Message(...), fails
             raise RuntimeError("Flower's Message needs to know its run; open the grid: `with InlineGrid(...) as grid:`")
         return list(self._context_of)
 

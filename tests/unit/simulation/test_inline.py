@@ -232,3 +232,10 @@ def test_arrays_of_any_kind_travel():
     for name, array in arrays.items():
         np.testing.assert_array_equal(reply.content["arrays"][name].numpy(), array.numpy())
         assert reply.content["arrays"][name].dtype == array.dtype
+
+
+def test_a_thread_that_looks_for_nodes_after_the_end_is_not_disturbed():
+    """Flower's legacy servers have one, and it outlives a server that raises."""
+    with InlineGrid(adding_client(), 2) as grid:
+        open_ids = grid.get_node_ids()
+    assert grid.get_node_ids() == open_ids
