@@ -78,15 +78,17 @@ def aggregate_round(
     usable, gram, spoilt = _drop_non_finite(usable, gram, trained)
     left_out |= spoilt
     summed = perf_counter()
+    clients = tuple(update.key for update in usable)
     asked = selection.keys if selection is not None else ()
+    answered = left_out.keys() | set(clients)
     state = replace(state, round=state.round + 1, times_chosen=_counted(state.times_chosen, asked))
     report = RoundReport(
         round=state.round,
         method=method.name,
-        clients=tuple(update.key for update in usable),
+        clients=clients,
         client_metrics={update.key: dict(update.metrics) for update in usable},
         left_out=dict(sorted(left_out.items())),
-        missing=tuple(key for key in asked if key not in left_out and key not in {u.key for u in usable}),
+        missing=tuple(key for key in asked if key not in answered),
         annealed=selection.annealed if selection is not None else (),
         selection_energy=selection.energy if selection is not None else 0.0,
         times_chosen=state.times_chosen,

@@ -103,7 +103,7 @@ class ConsensusSelection:
         """Anneal a share μ of the seats, then fill the others at random."""
         keys = sorted(present)
         count = min(count, len(keys))
-        seats = int(np.floor(self.mu * count + 1e-9))  # 1e-9: 0.7 · 10 is 6.999… in binary
+        seats = share_of(count, self.mu)
         chosen, energy = self._anneal(table.among(keys), seats, rng)
         annealed = tuple(keys[index] for index in sorted(chosen))
         rest = _draw(sorted(set(keys) - set(annealed)), count - seats, rng)
@@ -141,6 +141,11 @@ class ConsensusSelection:
                     best, best_energy = inside.copy(), energy
             temperature *= self.decay
         return best, float(similarity[np.ix_(best, best)].sum())
+
+
+def share_of(count: int, share: float) -> int:
+    """A share of a number of clients, rounded down: 29 of 100 for 0.29, whose product is 28.999… in binary."""
+    return int(np.floor(count * share + 1e-9))
 
 
 def swap_energy(

@@ -16,7 +16,7 @@ from ..core.checks import check_positive_or_none, check_share
 from ..core.methods import Method, fedavg, fedcome
 from ..core.round_report import RoundReport
 from ..core.rounds import aggregate_round
-from ..core.selection import ConsensusSelection, Selection, Selector, UniformSelection
+from ..core.selection import ConsensusSelection, Selection, Selector, UniformSelection, share_of
 from ..core.state import ServerState
 from .identity import Directory, client_seed
 from .numpy_records import instruction_records
@@ -141,7 +141,7 @@ class UpdateStrategy(FedAvg):
             return []
         server_round = self.state.round + 1
         nodes = self._nodes(grid, self.min_train_nodes)
-        count = max(_share_of(len(nodes), self.fraction_train), self.min_train_nodes)
+        count = max(share_of(len(nodes), self.fraction_train), self.min_train_nodes)
         rng = np.random.default_rng((self.seed, server_round))
         self._selection = self.selector.choose(sorted(nodes), count, table=self.state.table, rng=rng)
         self._broadcast = to_arrays(arrays)
@@ -196,7 +196,7 @@ class UpdateStrategy(FedAvg):
         if self._ended or self.fraction_evaluate == 0.0:
             return []
         nodes = self._nodes(grid, self.min_evaluate_nodes)
-        count = max(_share_of(len(nodes), self.fraction_evaluate), self.min_evaluate_nodes)
+        count = max(share_of(len(nodes), self.fraction_evaluate), self.min_evaluate_nodes)
         rng = np.random.default_rng((self.seed, self.state.round, 1))  # 1: not the training round's draws
         chosen = UniformSelection().choose(sorted(nodes), count, table=self.state.table, rng=rng)
         return [
@@ -309,7 +309,3 @@ class FedCOMEStrategy(UpdateStrategy):
             selector=selector if selector is not None else ConsensusSelection(),
             **options,
         )
-
-
-def _share_of(count: int, fraction: float) -> int:
-    return int(np.floor(count * fraction + 1e-9))  # 1e-9: 0.29 · 100 is 28.999… in binary
