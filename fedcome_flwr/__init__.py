@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from .core import equal_step_control as equal_step_control
     from .core import fedavg as fedavg
     from .core import fedcome as fedcome
+    from .core import feddc as feddc
+    from .core import feddyn as feddyn
+    from .core import fedfv as fedfv
+    from .core import fedprox as fedprox
+    from .core import scaffold as scaffold
     from .core import solve_consensus as solve_consensus
     from .server import FedCOMEStrategy as FedCOMEStrategy
     from .server import UpdateStrategy as UpdateStrategy
@@ -34,6 +39,11 @@ _ROOMS = {
         "equal_step_control",
         "fedavg",
         "fedcome",
+        "feddc",
+        "feddyn",
+        "fedfv",
+        "fedprox",
+        "scaffold",
         "solve_consensus",
     ),
     "server": ("FedCOMEStrategy", "UpdateStrategy"),

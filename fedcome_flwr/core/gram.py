@@ -4,7 +4,7 @@ Both walk over the model in blocks of bounded size, so that the clients × param
 replies, memory holds one block (at most 16 MiB, or one column of all clients) and, in the second pass, the new model.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,31 +40,49 @@ def gram_matrix(reference: Arrays, updates: Sequence[ClientUpdate], names: Seque
     return gram
 
 
+def combine(
+    reference: Arrays, updates: Sequence[ClientUpdate], names: Sequence[str], coefficients: NDArray[np.float64]
+) -> dict[str, NDArray[np.float64]]:
+    r"""The combination :math:`\sum_i c_i g_i` itself, by name, in float64. ``coefficients`` has shape ``[m]``."""
+    total = {name: np.empty(reference[name].shape) for name in names}
+    for pieces, block in _blocks(reference, updates, names):
+        direction = coefficients @ block
+        for name, piece, columns in pieces:
+            total[name].reshape(-1)[piece] = direction[columns]
+    return total
+
+
 def apply_combination(
     reference: Arrays,
     updates: Sequence[ClientUpdate],
     names: Sequence[str],
     coefficients: NDArray[np.float64],
+    offset: Mapping[str, NDArray[np.float64]] | None = None,
 ) -> dict[str, NDArray[np.generic]]:
-    r"""The new parameters :math:`w_0 - \sum_i c_i g_i`, summed in float64 and then cast to the model's types.
+    r"""The new parameters :math:`w_0 - \sum_i c_i g_i + o`, summed in float64 and then cast to the model's types.
 
     Parameters
     ----------
     coefficients
         One coefficient a client, shape ``[m]``, the server's step included.
+    offset
+        o by name, in the parameters' shapes; names that are not there have 0.
 
     Raises
     ------
     OverflowError
         A value does not fit the model's type; the text names the array.
     """
+    offset = offset or {}
     new = {name: np.empty_like(reference[name], order="C", subok=False) for name in names}
     for pieces, block in _blocks(reference, updates, names):
         direction = coefficients @ block
         for name, piece, columns in pieces:
-            old = flat(reference[name])[piece].astype(np.float64)
+            values = flat(reference[name])[piece].astype(np.float64) - direction[columns]
+            if name in offset:
+                values += offset[name].reshape(-1)[piece]
             with np.errstate(over="ignore"):
-                new[name].reshape(-1)[piece] = old - direction[columns]
+                new[name].reshape(-1)[piece] = values
             if not np.isfinite(new[name].reshape(-1)[piece]).all():
                 raise OverflowError(f"the new values of array {name!r} do not fit its type {new[name].dtype}")
     return new

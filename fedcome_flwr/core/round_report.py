@@ -1,11 +1,13 @@
 """What a round did to the clients: the numbers that say whether the promise was kept."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .arrays import Arrays
 from .dual_cone import ConsensusSolution
 from .weighting import combined_norm
 
@@ -57,6 +59,11 @@ class RoundReport:
         failed before.
     annealed, selection_energy, times_chosen
         Clients chosen by annealing, H of that set, and how often each client has been chosen so far.
+    memory_epoch, memory_strayed
+        Under methods with client memory: how often all memories were set back to 0 so far, and the clients whose
+        memory was not the one that the server had counted, because of which they were in this round.
+    control_norm, drift_norm
+        Norm of the control variate C that was sent, and of the mean drift that was added to the model.
     unchanged
         Why the model was left as it was, or ``None``.
     seconds
@@ -95,6 +102,10 @@ class RoundReport:
     annealed: tuple[str, ...] = ()
     selection_energy: float = 0.0
     times_chosen: Mapping[str, int] = field(default_factory=dict)
+    memory_epoch: int | None = None
+    memory_strayed: tuple[str, ...] = ()
+    control_norm: float | None = None
+    drift_norm: float | None = None
     unchanged: str | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     evaluations: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -108,13 +119,18 @@ def with_geometry(
     weights: NDArray[np.float64],
     coefficients: NDArray[np.float64],
 ) -> RoundReport:
-    """The report with what the Gram matrix says of the direction and of the weighted mean."""
-    count = len(gram)
+    """The report with what the Gram matrix says of the direction and of the weighted mean.
+
+    ``weights`` has one entry a client of the round; further rows of the Gram matrix belong to absent clients.
+    """
+    count = len(weights)
     above = np.triu_indices(count, 1)
-    of_direction = _normalised_products(gram, weights, coefficients)
-    of_mean = _normalised_products(gram, weights, weights)
-    mean_norm = combined_norm(gram, weights)
     norm = combined_norm(gram, coefficients)
+    products = gram[:count] @ coefficients
+    gram = gram[:count, :count]
+    of_direction = _normalised_products(gram, weights, products)
+    of_mean = _normalised_products(gram, weights, gram @ weights)
+    mean_norm = combined_norm(gram, weights)
     return replace(
         report,
         conflicting_pairs=float(np.mean(gram[above] < 0)) if count > 1 else 0.0,
@@ -153,10 +169,15 @@ def with_solution(
     )
 
 
+def norm_of(arrays: Arrays) -> float:
+    """Euclidean norm over all arrays together."""
+    return math.sqrt(sum(float(np.sum(np.square(array, dtype=np.float64))) for array in arrays.values()))
+
+
 def _normalised_products(
-    gram: NDArray[np.float64], weights: NDArray[np.float64], coefficients: NDArray[np.float64]
+    gram: NDArray[np.float64], weights: NDArray[np.float64], products: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """⟨u, g_j⟩ over ‖g_j‖ Σ p_i ‖g_i‖; 0 for clients without a direction."""
     norms = np.sqrt(np.diagonal(gram))
     scale = norms * (weights @ norms)
-    return np.divide(gram @ coefficients, scale, out=np.zeros(len(gram)), where=scale > 0)
+    return np.divide(products, scale, out=np.zeros(len(gram)), where=scale > 0)

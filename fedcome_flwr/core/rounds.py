@@ -1,6 +1,5 @@
 """One round of the server as a pure function: state, model and replies in; new model, new state and report out."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -8,18 +7,12 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import (
-    Arrays,
-    ParameterRule,
-    find_fault,
-    find_non_finite,
-    is_parameter,
-    mean_of_buffers,
-    split_names,
-)
-from .gram import apply_combination, gram_matrix
+from .arrays import Arrays, ParameterRule, is_parameter, mean_of_buffers, split_names
+from .gram import apply_combination
 from .methods import Method
-from .round_report import RoundReport, with_geometry, with_solution
+from .past_updates import remembered
+from .round_report import RoundReport, norm_of, with_geometry, with_solution
+from .screening import Gathered, gather
 from .selection import Selection, Selector
 from .state import ServerState
 from .step import next_step
@@ -46,6 +39,7 @@ def aggregate_round(
     selection: Selection | None = None,
     refused: Mapping[str, str] | None = None,
     parameters: ParameterRule = is_parameter,
+    num_clients: int | None = None,
 ) -> RoundOutcome:
     """Aggregate the clients' updates into the next model.
 
@@ -69,43 +63,43 @@ def aggregate_round(
         Replies that could not even be read: client key to reason.
     parameters
         Rule that tells parameters from buffers.
+    num_clients
+        N, the number of all clients, present or not, by which sums over all clients' memories are divided; the same
+        as in the control variate that was sent. Needed by methods with client memory, and by no other.
+
+    Raises
+    ------
+    ValueError
+        ``num_clients`` is needed, and missing or smaller than the number of updates.
     """
+    if method.rule.has_memory and not (num_clients or 0) >= max(1, len(updates)):
+        raise ValueError(
+            f"num_clients: {method.name} needs the number of all clients, expected at least {len(updates)}, "
+            f"found {num_clients!r}"
+        )
     started = perf_counter()
     trained, buffers = split_names(arrays, parameters)
-    usable, left_out = _screen(updates, arrays, trained)
-    left_out = {**(refused or {}), **left_out}
-    gram = gram_matrix(arrays, usable, trained)
-    usable, gram, spoilt = _drop_non_finite(usable, gram, trained)
-    left_out |= spoilt
+    gathered = gather(updates, arrays, trained, method, state)
+    usable, gram, count = gathered.usable, gathered.gram, len(gathered.usable)
     summed = perf_counter()
-    clients = tuple(update.key for update in usable)
+    # A memory that strayed leaves the sums meaningless: all start again at 0.
+    memory = state.memory.restarted() if gathered.strayed else state.memory
     asked = selection.keys if selection is not None else ()
-    answered = left_out.keys() | set(clients)
-    state = replace(state, round=state.round + 1, times_chosen=_counted(state.times_chosen, asked))
-    report = RoundReport(
-        round=state.round,
-        method=method.name,
-        clients=clients,
-        client_metrics={update.key: dict(update.metrics) for update in usable},
-        left_out=dict(sorted(left_out.items())),
-        missing=tuple(key for key in asked if key not in answered),
-        annealed=selection.annealed if selection is not None else (),
-        selection_energy=selection.energy if selection is not None else 0.0,
-        times_chosen=state.times_chosen,
-    )
+    state = replace(state, round=state.round + 1, times_chosen=_counted(state.times_chosen, asked), memory=memory)
+    report = _attendance(state, method, gathered, selection, refused or {})
     if not usable:
         return RoundOutcome(arrays, state, replace(report, unchanged="no usable reply", server_step=state.server_step))
 
     examples = _shares([update.num_examples for update in usable])
-    weights = examples if method.client_weights == "examples" else np.full(len(usable), 1.0 / len(usable))
+    weights = examples if method.client_weights == "examples" else np.full(count, 1.0 / count)
     losses = {u.key: float(u.metrics[method.loss_key]) for u in usable if method.loss_key in u.metrics}
     state, step = _with_step(state, method, losses, dict(zip(report.clients, map(float, weights), strict=True)))
-    scales = _norm_bounds(gram, method.max_client_norm)
+    scales = np.append(_norm_bounds(gram[:count, :count], method.max_client_norm), np.ones(len(gathered.absent)))
     bounded = gram * np.outer(scales, scales)
-    cohort = Cohort(report.clients, weights, np.array([losses.get(key, np.nan) for key in report.clients]))
-    combination = method.weighting.weigh(bounded, cohort)
-    weighed = perf_counter()
-
+    train_losses = np.array([losses.get(key, np.nan) for key in report.clients])
+    combination = method.weighting.weigh(
+        bounded, Cohort(report.clients, weights, train_losses, state.round, gathered.ages)
+    )
     length = step * combined_norm(bounded, combination.coefficients)
     shrink = min(1.0, method.max_update_norm / length) if method.max_update_norm and length > 0 else 1.0
     report = replace(
@@ -117,54 +111,57 @@ def aggregate_round(
     )
     report = with_geometry(report, bounded, weights, combination.coefficients)
     report = with_solution(report, bounded, weights, combination.solution)
+    weighed = perf_counter()
+
+    if method.rule.has_memory and not gathered.strayed:
+        assert num_clients is not None
+        control = memory.control_variate(arrays, trained, num_clients) if method.rule.control else {}
+        memory = memory.moved(method.rule, arrays, usable, trained, control=control, server_round=state.round)
+        report = replace(report, control_norm=norm_of(control) if method.rule.control else None)
+    drift = memory.mean_drift(num_clients or 1)
+    factors = shrink * step * scales * combination.coefficients
     try:
-        new = apply_combination(arrays, usable, trained, shrink * step * scales * combination.coefficients)
+        new = apply_combination(arrays, [*usable, *gathered.absent], trained, factors, drift)
     except OverflowError as error:
         return RoundOutcome(arrays, state, replace(report, unchanged=str(error), update_norm=0.0))
+    if method.rule.drift:
+        moved_by = {name: np.subtract(arrays[name], new[name], dtype=np.float64) for name in trained}
+        report = replace(report, drift_norm=norm_of(drift), update_norm=norm_of(moved_by))
     new |= mean_of_buffers(arrays, [update.arrays for update in usable], buffers, examples)
-    state = replace(state, table=selector.observe(state.table, report.clients, gram))
+    state = replace(
+        state,
+        table=selector.observe(state.table, report.clients, gram[:count, :count]),
+        memory=memory,
+        past=remembered(state.past, arrays, usable, trained, server_round=state.round, rounds=method.remember_rounds),
+    )
     seconds = {"gram": summed - started, "weighting": weighed - summed, "update": perf_counter() - weighed}
     return RoundOutcome({name: new[name] for name in arrays}, state, replace(report, seconds=seconds))
 
 
-def _screen(
-    updates: Sequence[ClientUpdate], reference: Arrays, trained: Sequence[str]
-) -> tuple[list[ClientUpdate], dict[str, str]]:
-    """The updates that can be used, sorted by key, and why the others cannot."""
-    usable: list[ClientUpdate] = []
-    left_out: dict[str, str] = {}
-    count = Counter(update.key for update in updates)
-    for update in sorted(updates, key=lambda update: update.key):
-        if count[update.key] > 1:
-            fault: str | None = f"expected one reply, found {count[update.key]} under this key"
-        elif not 0 < update.num_examples < np.inf:
-            fault = f"num-examples: expected a positive number, found {update.num_examples!r}"
-        else:
-            fault = find_fault(update.arrays, reference, trained)
-        if fault is None:
-            usable.append(update)
-        else:
-            left_out[update.key] = fault
-    return usable, left_out
-
-
-def _drop_non_finite(
-    updates: Sequence[ClientUpdate], gram: NDArray[np.float64], trained: Sequence[str]
-) -> tuple[list[ClientUpdate], NDArray[np.float64], dict[str, str]]:
-    """Leave out the clients whose squared norm is not finite."""
-    finite = np.isfinite(np.diagonal(gram))
-    left_out = {}
-    for update in (update for update, fine in zip(updates, finite, strict=True) if not fine):
-        name = find_non_finite(update.arrays, trained)
-        left_out[update.key] = (
-            "its pseudo-gradient is too large: the square of its norm does not fit float64"
-            if name is None
-            else f"array {name!r}: expected finite values, found NaN or infinity"
-        )
-    return (
-        [u for u, fine in zip(updates, finite, strict=True) if fine],
-        gram[np.ix_(finite, finite)],
-        left_out,
+def _attendance(
+    state: ServerState,
+    method: Method,
+    gathered: Gathered,
+    selection: Selection | None,
+    refused: Mapping[str, str],
+) -> RoundReport:
+    """The beginning of the report: who was asked, who answered, and whose answer could not be used."""
+    clients = tuple(update.key for update in gathered.usable)
+    left_out = {**refused, **gathered.left_out}
+    selection = selection if selection is not None else Selection(())
+    answered = left_out.keys() | set(clients)
+    return RoundReport(
+        round=state.round,
+        method=method.name,
+        clients=clients,
+        client_metrics={update.key: dict(update.metrics) for update in gathered.usable},
+        left_out=dict(sorted(left_out.items())),
+        missing=tuple(key for key in selection.keys if key not in answered),
+        annealed=selection.annealed,
+        selection_energy=selection.energy,
+        times_chosen=state.times_chosen,
+        memory_epoch=state.memory.epoch if method.rule.has_memory else None,
+        memory_strayed=gathered.strayed,
     )
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from .past_updates import PastUpdate
+from .server_memory import MemorySums
 from .similarity import SimilarityTable
 
 
@@ -22,6 +24,10 @@ class ServerState:
         Each client's last report of the received model's loss.
     times_chosen
         How often each client was asked to train.
+    memory
+        The sums of what clients remember, for methods with client memory.
+    past
+        Clients' last pseudo-gradients by key, for methods that look back.
     """
 
     round: int = 0
@@ -29,3 +35,5 @@ class ServerState:
     server_step: float = 1.0
     last_losses: Mapping[str, float] = field(default_factory=dict)
     times_chosen: Mapping[str, int] = field(default_factory=dict)
+    memory: MemorySums = field(default_factory=MemorySums)
+    past: Mapping[str, PastUpdate] = field(default_factory=dict)

@@ -27,6 +27,9 @@ class ClientUpdate:
         Number of training examples, the client's share in weighted means.
     metrics
         The numbers that the client reported, ``train-loss`` (loss of the *received* model) among them.
+    memory_round
+        Under methods with client memory: the round in which the memory that the client trained with was last accepted,
+        0 for a fresh one. ``None`` from a client that does not know of memory.
     """
 
     key: str
@@ -34,6 +37,7 @@ class ClientUpdate:
     num_examples: float
     kind: UpdateKind = "arrays"
     metrics: Mapping[str, float] = field(default_factory=dict)
+    memory_round: int | None = None
 
     def write_pseudo_gradient(
         self, reference: NDArray[np.generic], name: str, piece: slice, out: NDArray[np.float64]

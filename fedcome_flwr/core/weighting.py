@@ -27,11 +27,19 @@ class Cohort:
         Importance of each client, shape ``[m]``, sum 1.
     train_losses
         Loss of the broadcast model on each client's data before training, shape ``[m]``; NaN where not reported.
+    server_round
+        Number of the round, from 1.
+    absent_ages
+        For methods that remember clients' last pseudo-gradients (:attr:`Method.remember_rounds`): the Gram matrix
+        then has further rows for clients that are not in this round, and these are the numbers of rounds since each of
+        them was, 1 or more.
     """
 
     keys: Sequence[str]
     client_weights: NDArray[np.float64]
     train_losses: NDArray[np.float64]
+    server_round: int = 1
+    absent_ages: Sequence[int] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +49,8 @@ class Combination:
     Attributes
     ----------
     coefficients
-        Weight of each pseudo-gradient in the direction :math:`u = \\sum_i c_i g_i`, shape ``[m]``.
+        Weight of each pseudo-gradient in the direction :math:`u = \\sum_i c_i g_i`, one for each row of the Gram
+        matrix.
     solution
         The consensus programs behind the coefficients, for those weightings that solve them.
     """
@@ -64,15 +73,6 @@ class Mean:
     def weigh(self, gram: NDArray[np.float64], cohort: Cohort) -> Combination:
         """The client weights themselves."""
         return Combination(cohort.client_weights)
-
-
-@dataclass(frozen=True)
-class UniformMean:
-    """The plain mean, whatever the client weights are."""
-
-    def weigh(self, gram: NDArray[np.float64], cohort: Cohort) -> Combination:
-        """1/m for each of the m clients."""
-        return Combination(np.full(len(gram), 1.0 / len(gram)))
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from ..core.state import ServerState
 from ..core.updates import ClientUpdate
 from .identity import Directory, client_seed
 from .numpy_records import REPLY_KIND_KEY
-from .records import PSEUDO_GRADIENT_KEY, report_metrics
+from .records import PSEUDO_GRADIENT_KEY, report_metrics, rule_config
 from .round_log import log_round
 
 Failure = tuple[ClientProxy, Any] | BaseException
@@ -53,7 +53,8 @@ class FedCOMEStrategy(FedAvg):
     ----------
     method, selector, seed, on_round
         See :class:`~fedcome_flwr.UpdateStrategy`. ``on_round`` is called after the federated evaluation; returning
-        ``True`` leaves the remaining rounds empty, which Flower's server still counts.
+        ``True`` leaves the remaining rounds empty, which Flower's server still counts. Methods with client memory
+        (SCAFFOLD, FedDyn, FedDC) need :class:`~fedcome_flwr.UpdateStrategy`.
     names
         The names of the model's arrays in order, such as ``list(model.state_dict())``. Without them only integer and
         boolean arrays are known as buffers, and running statistics count as parameters.
@@ -76,6 +77,11 @@ class FedCOMEStrategy(FedAvg):
         check_share("fraction_fit", self.fraction_fit, zero=False)
         check_share("fraction_evaluate", self.fraction_evaluate)
         self.method = method if method is not None else fedcome()
+        if self.method.rule.has_memory:
+            raise ValueError(
+                f"method: {self.method.name} keeps a memory on clients, which needs Flower's Message API: use "
+                "fedcome_flwr.UpdateStrategy in a ServerApp with a main function"
+            )
         self.selector = selector if selector is not None else ConsensusSelection()
         self.seed = seed
         self.names = names
@@ -190,7 +196,13 @@ class FedCOMEStrategy(FedAvg):
 
     def _config(self, config: dict[str, Scalar], key: str) -> dict[str, Scalar]:
         server_round = self.state.round + 1
-        ours = {"server-round": server_round, "client-seed": client_seed(self.seed, server_round, key)}
+        ours: dict[str, int | float | bool] = {
+            "server-round": server_round,
+            "client-seed": client_seed(self.seed, server_round, key),
+        }
+        ours |= rule_config(self.method.rule, self.state.memory, key)
+        if self.method.needs_losses:
+            ours[self.method.loss_key] = True
         return {**config, **ours}
 
     def _named(self, arrays: NDArrays) -> dict[str, NDArray[Any]]:

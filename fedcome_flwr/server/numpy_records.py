@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from .records import CLIENT_ID_KEY, CLIENT_RECORD_KEY, PSEUDO_GRADIENT_KEY, ReplyError
+from .records import CLIENT_ID_KEY, CLIENT_RECORD_KEY, MEMORY_ROUND_KEY, PSEUDO_GRADIENT_KEY, ReplyError
 
 REPLY_KIND_KEY = "reply-kind"  # in a NumPyClient's metrics, which has no records to name
 _INSTRUCTION = {"train": "fitins", "evaluate": "evaluateins"}
@@ -35,7 +35,8 @@ def to_message_reply(content: RecordDict, names: Sequence[str], *, arrays_key: s
     """A NumPyClient's reply in the words of the Message API.
 
     The arrays get the model's names by position. Numbers among the client's metrics become a MetricRecord; strings
-    and bytes stay in a ConfigRecord of the same name, ``client-id`` and ``reply-kind`` excepted.
+    and bytes stay in a ConfigRecord; ``client-id``, ``reply-kind`` and ``memory-round`` go where the Message API has
+    them.
 
     Raises
     ------
@@ -48,6 +49,7 @@ def to_message_reply(content: RecordDict, names: Sequence[str], *, arrays_key: s
         raise ReplyError(f"expected status 0 (OK), found {status['code']!r}: {status.get('message')!r}")
     told = dict(content.config_records.get(f"{prefix}.metrics", ConfigRecord()))
     label, kind = told.pop(CLIENT_ID_KEY, None), told.pop(REPLY_KIND_KEY, "model")
+    memory_round = told.pop(MEMORY_ROUND_KEY, None)
     # + makes an integer of a boolean, which a MetricRecord does not take.
     numbers = {name: +value for name, value in told.items() if isinstance(value, int | float)}
     found = _value_of(content, f"{prefix}.num_examples", "num_examples")
@@ -60,8 +62,11 @@ def to_message_reply(content: RecordDict, names: Sequence[str], *, arrays_key: s
         records[key] = _named(content.array_records.get(f"{prefix}.parameters", ArrayRecord()), names)
     else:
         metrics["loss"] = _value_of(content, "evaluateres.loss", "loss")
-    if isinstance(label, str | int):
-        records[CLIENT_RECORD_KEY] = ConfigRecord({CLIENT_ID_KEY: str(label)})
+    client: dict[str, str | int] = {CLIENT_ID_KEY: str(label)} if isinstance(label, str | int) else {}
+    if isinstance(memory_round, int):
+        client[MEMORY_ROUND_KEY] = memory_round
+    if client:
+        records[CLIENT_RECORD_KEY] = ConfigRecord({**client})
     if texts := {name: value for name, value in told.items() if name not in numbers}:
         records["texts"] = ConfigRecord(texts)
     return RecordDict(records)

@@ -5,16 +5,20 @@ from io import BytesIO
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from ..core.arrays import Arrays
+from ..core.local_rule import LocalRule
 from ..core.round_report import RoundReport
+from ..core.server_memory import MemorySums
 from ..core.updates import ClientUpdate, UpdateKind
 
 PSEUDO_GRADIENT_KEY = "pseudo-gradient"
 CLIENT_RECORD_KEY = "client"
 CLIENT_ID_KEY = "client-id"
+MEMORY_ROUND_KEY = "memory-round"
+CONTROL_KEY = "control"
 METRIC_PREFIX = "fedcome-"
 
 
@@ -41,7 +45,7 @@ def to_update(key: str, content: RecordDict, *, arrays_key: str, weight_key: str
         The client's key.
     content
         The reply: one ArrayRecord under ``arrays_key`` (the trained model) or ``"pseudo-gradient"``, and a
-        MetricRecord with ``weight_key``. A ConfigRecord is allowed and not read here.
+        MetricRecord with ``weight_key``. Of ConfigRecords only ``memory-round`` in ``client`` is read here.
     arrays_key, weight_key
         The strategy's names, ``"arrays"`` and ``"num-examples"`` unless the user chose others.
 
@@ -64,6 +68,7 @@ def to_update(key: str, content: RecordDict, *, arrays_key: str, weight_key: str
         num_examples=metrics.pop(weight_key),
         kind=kinds[names[0]],
         metrics=metrics,
+        memory_round=_memory_round(content),
     )
 
 
@@ -120,6 +125,31 @@ def label_of(message: Message) -> str | None:
     return str(value) if isinstance(value, str | int) and str(value) else None
 
 
+def rule_config(rule: LocalRule, memory: MemorySums, key: str) -> dict[str, int | float | bool]:
+    """What a client has to be told of the method's local rule and of its own memory; nothing for an empty rule.
+
+    ``proximal-mu`` is Flower's own name for the pull of FedProx, which clients written for it look for.
+    """
+    if rule == LocalRule():
+        return {}
+    config: dict[str, int | float | bool] = {"rule-pull": rule.pull}
+    if rule == LocalRule(pull=rule.pull):
+        config["proximal-mu"] = rule.pull
+    if rule.has_memory:
+        config |= {
+            "rule-drift": rule.drift,
+            "rule-control": rule.control,
+            "memory-epoch": memory.epoch,
+            "accepted-round": memory.accepted.get(key, 0),
+        }
+    return config
+
+
+def _memory_round(content: RecordDict) -> int | None:
+    value = content.config_records.get(CLIENT_RECORD_KEY, ConfigRecord()).get(MEMORY_ROUND_KEY)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 def report_metrics(report: RoundReport) -> dict[str, float]:
     """The report's numbers under their ``fedcome-`` names, for Flower's result; identities never travel as metrics."""
     numbers: dict[str, float | None] = {
@@ -142,6 +172,10 @@ def report_metrics(report: RoundReport) -> dict[str, float]:
         "fallbacks": len(report.fallbacks),
         "at-influence-limit": report.at_influence_limit,
         "selection-energy": report.selection_energy,
+        "memory-epoch": report.memory_epoch,
+        "memory-strayed": len(report.memory_strayed) if report.memory_epoch is not None else None,
+        "control-norm": report.control_norm,
+        "drift-norm": report.drift_norm,
         "unchanged": int(report.unchanged is not None),
         "seconds": sum(report.seconds.values()),
     }

@@ -11,8 +11,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
-from ..core.arrays import Arrays, ParameterRule, is_parameter
-from ..core.checks import check_positive_or_none, check_share
+from ..core.arrays import Arrays, ParameterRule, is_parameter, split_names
+from ..core.checks import check_at_least, check_positive_or_none, check_share
 from ..core.methods import Method, fedavg, fedcome
 from ..core.round_report import RoundReport
 from ..core.rounds import aggregate_round
@@ -20,7 +20,15 @@ from ..core.selection import ConsensusSelection, Selection, Selector, UniformSel
 from ..core.state import ServerState
 from .identity import Directory, client_seed
 from .numpy_records import instruction_records
-from .records import comparable, report_metrics, single_numbers, to_arrays, to_record
+from .records import (
+    CONTROL_KEY,
+    comparable,
+    report_metrics,
+    rule_config,
+    single_numbers,
+    to_arrays,
+    to_record,
+)
 from .replies import read_evaluations, read_updates
 from .round_log import log_round
 
@@ -52,6 +60,10 @@ class UpdateStrategy(FedAvg):
         :func:`~fedcome_flwr.core.is_parameter`.
     client_config
         ``client_config(key, round)`` gives values for one client's config, on top of ``train_config``.
+    num_clients
+        N, the number of all clients of the federation, by which methods with client memory (SCAFFOLD, FedDyn, FedDC)
+        divide their sums over all clients; also bounds FedFV's memory. By default the number of clients that are online
+        or have been asked before.
     node_timeout
         Seconds to wait for enough nodes to be online before giving up; ``None`` waits for ever, as Flower does.
     on_round
@@ -72,6 +84,7 @@ class UpdateStrategy(FedAvg):
         seed: int = 0,
         parameters: ParameterRule = is_parameter,
         client_config: ClientConfig | None = None,
+        num_clients: int | None = None,
         node_timeout: float | None = 3600.0,
         on_round: OnRound | None = None,
         **fedavg_options: Any,
@@ -80,16 +93,20 @@ class UpdateStrategy(FedAvg):
         check_share("fraction_train", self.fraction_train, zero=False)
         check_share("fraction_evaluate", self.fraction_evaluate)
         check_positive_or_none("node_timeout", node_timeout)
+        check_at_least("num_clients", num_clients if num_clients is not None else 1, 1)
         self.method = method if method is not None else fedavg()
         self.selector = selector if selector is not None else UniformSelection()
         self.seed = seed
         self.parameters = parameters
         self.client_config = client_config
+        self.num_clients = num_clients
         self.node_timeout = node_timeout
         self.on_round = on_round
         self.state = ServerState()
         self._directory = Directory()
         self._broadcast: Arrays = {}
+        self._control: ArrayRecord | None = None
+        self._all_clients = 1
         self._selection = Selection(())
         self._twins: dict[str, str] = {}
         self._report: RoundReport | None = None
@@ -145,6 +162,10 @@ class UpdateStrategy(FedAvg):
         rng = np.random.default_rng((self.seed, server_round))
         self._selection = self.selector.choose(sorted(nodes), count, table=self.state.table, rng=rng)
         self._broadcast = to_arrays(arrays)
+        self._all_clients = self._population(nodes)
+        if self.method.rule.control:
+            names, _ = split_names(self._broadcast, self.parameters)
+            self._control = to_record(self.state.memory.control_variate(self._broadcast, names, self._all_clients))
         return [
             self._message(nodes[key], key, server_round, MessageType.TRAIN, arrays, config)
             for key in self._selection.keys
@@ -178,6 +199,7 @@ class UpdateStrategy(FedAvg):
             selection=self._selection,
             refused=self._twins | refused,
             parameters=self.parameters,
+            num_clients=max(self._all_clients, len(updates)) if self.method.rule.has_memory else None,
         )
         self.state, self._report = outcome.state, outcome.report
         log_round(outcome.report)
@@ -265,11 +287,28 @@ class UpdateStrategy(FedAvg):
             nodes, self._twins = self._directory.refresh(grid)
         return nodes
 
+    def _population(self, online: Mapping[str, int]) -> int:
+        """N: as given, else the number of clients that are online or have been asked before."""
+        known = len(online.keys() | self.state.times_chosen.keys())
+        if self.num_clients is not None and self.num_clients < known:
+            raise ValueError(
+                f"num_clients: expected at least the {known} clients seen so far, found {self.num_clients}"
+            )
+        return self.num_clients if self.num_clients is not None else known
+
     def _message(
         self, node_id: int, key: str, server_round: int, kind: str, arrays: ArrayRecord, config: ConfigRecord
     ) -> Message:
         own = self.client_config(key, server_round) if self.client_config is not None else {}
-        ours = {"server-round": server_round, "client-seed": client_seed(self.seed, server_round, key)}
+        ours: dict[str, int | float | bool] = {
+            "server-round": server_round,
+            "client-seed": client_seed(self.seed, server_round, key),
+        }
+        training = kind == MessageType.TRAIN
+        if training:
+            ours |= rule_config(self.method.rule, self.state.memory, key)
+            if self.method.needs_losses:
+                ours[self.method.loss_key] = True
         try:
             record = ConfigRecord({**config, **own, **ours})
         except (TypeError, ValueError) as error:
@@ -280,6 +319,8 @@ class UpdateStrategy(FedAvg):
             content |= {self.arrayrecord_key: arrays, self.configrecord_key: record}
         if dialect != "message":
             content |= instruction_records(kind, arrays, record)
+        if training and self._control is not None:
+            content[CONTROL_KEY] = self._control
         return Message(RecordDict(content), node_id, kind)
 
 

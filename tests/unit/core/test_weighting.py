@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedcome_flwr.core import Cohort, Consensus, EqualStep, Mean, UniformMean, fedcome
+from fedcome_flwr.core import Cohort, Consensus, EqualStep, Mean, fedcome
 from fedcome_flwr.core.methods import Method, equal_step_control, fedavg
 from fedcome_flwr.core.weighting import combined_norm
 
@@ -16,10 +16,9 @@ def conflicting(seed: int = 0, clients: int = 6, size: int = 4) -> np.ndarray:
     return vectors @ vectors.T
 
 
-def test_means():
+def test_mean():
     gram = conflicting(clients=3)
     np.testing.assert_array_equal(Mean().weigh(gram, cohort([0.5, 0.3, 0.2])).coefficients, [0.5, 0.3, 0.2])
-    np.testing.assert_allclose(UniformMean().weigh(gram, cohort([0.5, 0.3, 0.2])).coefficients, 1 / 3)
 
 
 @pytest.mark.parametrize("seed", range(10))
