@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .arrays import load_arrays as load_arrays
     from .arrays import model_arrays as model_arrays
     from .numpy_client import FedCOMEClient as FedCOMEClient
+    from .surroundings import memory_mod as memory_mod
     from .training import LocalResult as LocalResult
     from .training import train_locally as train_locally
 
@@ -21,11 +22,12 @@ _MODULE_OF = {
     "LocalResult": "training",
     "client_app": "apps",
     "load_arrays": "arrays",
+    "memory_mod": "surroundings",
     "model_arrays": "arrays",
     "train_locally": "training",
 }
 
-__all__ = ["FedCOMEClient", "LocalResult", "client_app", "load_arrays", "model_arrays", "train_locally"]
+__all__ = ["FedCOMEClient", "LocalResult", "client_app", "load_arrays", "memory_mod", "model_arrays", "train_locally"]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from .data import Data
 from .evaluation import LossFn, MetricsFn, accuracy
 from .local_work import LocalWork
 from .settings import Config
+from .surroundings import control_of, identity_of, store_of
 
 ModelFn = Callable[[Context], nn.Module] | Callable[[], nn.Module]
 DataFn = Callable[[Context], tuple[Data, Data]]
@@ -26,6 +28,7 @@ def client_app(
     data_fn: DataFn,
     *,
     client_id: str | None = None,
+    state_dir: str | Path | None = None,
     loss_fn: LossFn = cross_entropy,
     metrics_fn: MetricsFn = accuracy,
     **settings: Any,
@@ -57,6 +60,11 @@ def client_app(
     client_id
         A name that stays the same client's, by default ``client-id`` or else ``partition-id`` of the node's
         configuration.
+    state_dir
+        Folder for what the client remembers under methods with client memory (SCAFFOLD, FedDyn, FedDC), by default
+        ``state-dir`` of the node's or else of the run's configuration. One file a client, written atomically, so that
+        memory survives restarts. Without a folder it is in Flower's ``context.state``, which lives as long as the node
+        in its run.
     loss_fn
         ``(outputs, targets)`` to the mean loss of a batch.
     metrics_fn
@@ -78,23 +86,33 @@ def client_app(
     @app.train()
     def train(message: Message, context: Context) -> Message:
         data, _ = data_fn(context)
-        identity = _identity(client_id, context)
-        kind, result = work.train(
-            _model(model_fn, context), data, _received(message), _configs(message, context), identity
+        identity = identity_of(client_id, context)
+        result = work.train(
+            _model(model_fn, context),
+            data,
+            _received(message),
+            _configs(message, context),
+            identity,
+            control=control_of(message),
+            store=store_of(state_dir, identity, context),
         )
-        record = ArrayRecord({name: Array(array) for name, array in result.arrays.items()})
-        name = "arrays" if kind == "model" else kind
-        return _reply(message, identity, {name: record, "metrics": MetricRecord({**result.metrics})})
+        record = ArrayRecord({name: Array(np.asarray(array)) for name, array in result.arrays.items()})
+        name: str = "arrays" if result.kind == "model" else result.kind
+        records: dict[str, ArrayRecord | MetricRecord] = {
+            name: record,
+            "metrics": MetricRecord({**result.metrics}),
+        }
+        return _reply(message, identity, records, result.memory_round)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         _, data = data_fn(context)
         metrics = work.evaluate(_model(model_fn, context), data, _received(message), _configs(message, context))
-        return _reply(message, _identity(client_id, context), {"metrics": MetricRecord({**metrics})})
+        return _reply(message, identity_of(client_id, context), {"metrics": MetricRecord({**metrics})})
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
-        return _reply(message, _identity(client_id, context), {})
+        return _reply(message, identity_of(client_id, context), {})
 
     return app
 
@@ -123,14 +141,16 @@ def _configs(message: Message, context: Context) -> tuple[Config, Config]:
     return message.content.config_records.get("config", {}), context.run_config
 
 
-def _identity(client_id: str | None, context: Context) -> str | None:
-    # Node ids are drawn anew in every run; these names stay.
-    found = client_id or context.node_config.get("client-id", context.node_config.get("partition-id"))
-    return None if found is None else str(found)
-
-
-def _reply(message: Message, client_id: str | None, records: dict[str, ArrayRecord | MetricRecord]) -> Message:
+def _reply(
+    message: Message,
+    client_id: str | None,
+    records: dict[str, ArrayRecord | MetricRecord],
+    memory_round: int | None = None,
+) -> Message:
+    client: dict[str, str | int] = {} if client_id is None else {"client-id": client_id}
+    if memory_round is not None:
+        client["memory-round"] = memory_round
     content = RecordDict({**records})
-    if client_id is not None:
-        content["client"] = ConfigRecord({"client-id": client_id})
+    if client:
+        content["client"] = ConfigRecord({**client})
     return Message(content, reply_to=message)

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.local_rule import LocalRule
+
 Config = Mapping[str, Any]
 
 _KINDS: dict[str, type] = {
@@ -55,6 +57,20 @@ def read_settings(configs: Sequence[Config], defaults: Config) -> dict[str, Any]
         if value is not None:
             settings[key.replace("-", "_")] = _checked(key, value, kind)
     return settings
+
+
+def read_rule(config: Config) -> tuple[LocalRule, int, int]:
+    """The local rule that the server asks for, its memory epoch, and the round whose reply it accepted last.
+
+    Only the server's own config counts. A strategy that knows nothing of rules, as Flower's, asks for none, but for
+    Flower's FedProx, whose ``proximal-mu`` is a pull.
+    """
+    kinds = {"rule-pull": float, "rule-drift": bool, "rule-control": bool, "memory-epoch": int, "accepted-round": int}
+    found = {key: _checked(key, config[key], kind) for key, kind in kinds.items() if key in config}
+    if "rule-pull" not in found and "proximal-mu" in config:
+        found["rule-pull"] = _checked("proximal-mu", config["proximal-mu"], float)
+    rule = LocalRule(found.get("rule-pull", 0.0), found.get("rule-drift", False), found.get("rule-control", False))
+    return rule, found.get("memory-epoch", 0), found.get("accepted-round", 0)
 
 
 def _checked(key: str, value: object, kind: type) -> Any:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from .correction import BoundCorrection
 from .data import Data, check_examples, training_batches
 from .evaluation import LossFn
 
@@ -37,6 +38,7 @@ def take_steps(
     seed: int,
     amp: bool,
     loss_fn: LossFn,
+    correction: BoundCorrection | None = None,
 ) -> Steps:
     """Train a model in place, in the mode it is in.
 
@@ -61,6 +63,8 @@ def take_steps(
                 loss = loss_fn(model(inputs.to(device)), targets.to(device))
             scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             scaler.unscale_(optimizer)
+            if correction is not None:
+                correction.add_to_gradients()
             # Clipping comes last, so that it bounds the gradient that is used.
             if max_grad_norm:
                 norm = nn.utils.clip_grad_norm_(trainable, max_grad_norm)

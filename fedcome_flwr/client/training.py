@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from warnings import warn
 
 import numpy as np
 import torch
@@ -10,7 +11,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from ..core.checks import check_at_least
+from ..core.local_rule import DISTANCE_MOVED, STEP_SIZE_SUM, Correction
 from .arrays import model_arrays
+from .correction import BoundCorrection
 from .data import Data, as_whole, check_data, evaluation_batches
 from .device import borrowed, choose_device, mode, seeded
 from .evaluation import LossFn, evaluate_batches
@@ -28,7 +31,8 @@ class LocalResult:
     metrics
         ``num-examples``; ``train-loss``, the loss of the model as received; ``train-loss-after``;
         ``step-size-sum``, the learning rates of all steps taken together; ``clipped-steps`` with a limit on the
-        gradient's norm; ``skipped-steps`` with AMP.
+        gradient's norm; ``skipped-steps`` with AMP; ``distance-moved``, the norm of the change of all trainable
+        parameters, with a correction.
     """
 
     arrays: dict[str, NDArray[np.generic]]
@@ -55,6 +59,7 @@ def train_locally(
     train_loss_after: bool = True,
     loss_batches: int | None = None,
     names: Iterable[str] | None = None,
+    correction: Correction | None = None,
 ) -> LocalResult:
     r"""Train a model in place by SGD on one client's data.
 
@@ -95,6 +100,8 @@ def train_locally(
         same ones on every call. ``None`` or 0: all.
     names
         The arrays to return, in this order; by default all of the model's.
+    correction
+        What a method adds to every gradient, before ``max_grad_norm``: ``Correction(pull=0.1)`` is FedProx.
 
     Raises
     ------
@@ -117,6 +124,12 @@ def train_locally(
     where = choose_device(device)
     rate = learning_rate * learning_rate_decay**server_round
     limit = loss_batches or 0
+    if momentum and correction is not None and correction.shift:
+        warn(
+            f"momentum={momentum:g} with control variates: they are then no mean of gradients, since a step is more "
+            "than its learning rate times its gradient; plain SGD is what the methods were proposed with",
+            stacklevel=2,
+        )
 
     def loss() -> float:
         batches = evaluation_batches(data, max_examples=limit * (batch_size or 0), max_batches=limit)
@@ -126,6 +139,7 @@ def train_locally(
     with borrowed(model, where):
         if train_loss:
             metrics["train-loss"] = loss()
+        bound = BoundCorrection(model, correction) if correction is not None else None
         with mode(model, training=True), seeded(seed, where):
             steps = take_steps(
                 model,
@@ -140,10 +154,14 @@ def train_locally(
                 seed=seed,
                 amp=amp,
                 loss_fn=loss_fn,
+                correction=bound,
             )
+        distance = bound.distance_moved() if bound is not None else None
         if train_loss_after:
             metrics["train-loss-after"] = loss()
-    metrics = {"num-examples": steps.examples} | metrics | {"step-size-sum": rate * steps.taken}
+    metrics = {"num-examples": steps.examples} | metrics | {STEP_SIZE_SUM: rate * steps.taken}
+    if distance is not None:
+        metrics[DISTANCE_MOVED] = distance
     if max_grad_norm:
         metrics["clipped-steps"] = steps.clipped
     if amp:

@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 from .arrays import Arrays
 from .checks import check_at_least
 
+STEP_SIZE_SUM = "step-size-sum"
+DISTANCE_MOVED = "distance-moved"
+
 
 @dataclass(frozen=True)
 class LocalRule:
@@ -103,7 +106,7 @@ def moved(
     memory
         The memory before.
     pseudo_gradients
-        :math:`g_i` by name, for the parameters alone. The new memory has their types.
+        :math:`g_i` by name, for the parameters alone, in the type that the new memory is to have.
     control
         :math:`C` as received.
     step_size_sum

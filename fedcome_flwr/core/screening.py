@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from .arrays import Arrays, find_fault, find_non_finite
 from .gram import gram_matrix
+from .local_rule import STEP_SIZE_SUM
 from .methods import Method
 from .past_updates import absent_updates
-from .server_memory import STEP_SIZE_SUM, MemorySums
+from .server_memory import MemorySums
 from .state import ServerState
 from .updates import ClientUpdate
 

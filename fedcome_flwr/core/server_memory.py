@@ -8,10 +8,8 @@ from numpy.typing import NDArray
 
 from .arrays import Arrays
 from .gram import combine
-from .local_rule import LocalRule
+from .local_rule import STEP_SIZE_SUM, LocalRule
 from .updates import ClientUpdate
-
-STEP_SIZE_SUM = "step-size-sum"
 
 _Sums = Mapping[str, NDArray[np.float64]]
 

@@ -13,6 +13,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 
 from ..core.arrays import Arrays, ParameterRule, is_parameter, split_names
 from ..core.checks import check_at_least, check_positive_or_none, check_share
+from ..core.local_rule import DISTANCE_MOVED
 from ..core.methods import Method, fedavg, fedcome
 from ..core.round_report import RoundReport
 from ..core.rounds import aggregate_round
@@ -107,6 +108,7 @@ class UpdateStrategy(FedAvg):
         self._broadcast: Arrays = {}
         self._control: ArrayRecord | None = None
         self._all_clients = 1
+        self._warned_of_pull = False
         self._selection = Selection(())
         self._twins: dict[str, str] = {}
         self._report: RoundReport | None = None
@@ -203,6 +205,7 @@ class UpdateStrategy(FedAvg):
         )
         self.state, self._report = outcome.state, outcome.report
         log_round(outcome.report)
+        self._check_pull(outcome.report)
         usable = [contents[key] for key in outcome.report.clients]
         metrics = MetricRecord()
         if usable:
@@ -286,6 +289,20 @@ class UpdateStrategy(FedAvg):
             # 1 draws from all.
             nodes, self._twins = self._directory.refresh(grid)
         return nodes
+
+    def _check_pull(self, report: RoundReport) -> None:
+        """Say once when a client does not show that it pulls: without that FedProx is FedAvg, and nobody notices."""
+        silent = [key for key, metrics in report.client_metrics.items() if DISTANCE_MOVED not in metrics]
+        if self.method.rule.pull and silent and not self._warned_of_pull:
+            self._warned_of_pull = True
+            _log.warning(
+                "fedcome round %d: %d clients, such as %s, report no %r: make sure that they add the proximal term, "
+                "rule-pull * (w - w0) (also sent as proximal-mu), as the clients of fedcome_flwr.client do",
+                report.round,
+                len(silent),
+                silent[0],
+                DISTANCE_MOVED,
+            )
 
     def _population(self, online: Mapping[str, int]) -> int:
         """N: as given, else the number of clients that are online or have been asked before."""
