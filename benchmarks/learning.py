@@ -102,6 +102,29 @@ def studies() -> dict[str, list[Run]]:
         for selection in ("uniform", "consensus")
         for seed in (0, 1, 2)
     ]
+    # Table 3 of the paper in small: every method with either selection.
+    compared = {
+        "FedAvg": FEDAVG,
+        "FedProx": {"strategy": "fedprox"},
+        "SCAFFOLD": {"strategy": "scaffold"},
+        "FedDyn": {"strategy": "feddyn", "feddyn-alpha": 0.1},
+        "FedFV": {"strategy": "fedfv"},
+        "FedDC": {"strategy": "feddc"},
+        "FedCOME": STEP_ONE,
+    }
+    runs += [
+        Run(
+            "mnist-methods",
+            f"{name}, {selection}",
+            "mnist",
+            PAPER
+            | {"num-server-rounds": 100, "fraction-train": 0.2, "global-test-every": 100}
+            | method
+            | {"selection": selection},
+        )
+        for name, method in compared.items()
+        for selection in ("uniform", "consensus")
+    ]
     runs += [
         Run("cifar10", name, "cifar10", PAPER | few_images | {"num-server-rounds": 50} | method)
         for name, method in methods.items()

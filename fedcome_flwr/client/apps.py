@@ -1,13 +1,14 @@
 """A ready ClientApp around local training."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
 from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -31,6 +32,7 @@ def client_app(
     state_dir: str | Path | None = None,
     loss_fn: LossFn = cross_entropy,
     metrics_fn: MetricsFn = accuracy,
+    mods: Sequence[Mod] = (),
     **settings: Any,
 ) -> ClientApp:
     """A ClientApp that trains and evaluates a model as :func:`train_locally` does, for any Flower strategy.
@@ -70,6 +72,8 @@ def client_app(
     metrics_fn
         ``(outputs, targets)`` to means over a batch by name, for evaluations; by default the accuracy where targets
         are class numbers.
+    mods
+        Flower's modifiers of the app, such as those for differential privacy.
     **settings
         Settings under their Python names, such as ``learning_rate``.
 
@@ -81,7 +85,7 @@ def client_app(
         ``client-id`` in a ConfigRecord ``client``.
     """
     work = LocalWork(loss_fn, metrics_fn, settings)
-    app = ClientApp()
+    app = ClientApp(mods=list(mods))
 
     @app.train()
     def train(message: Message, context: Context) -> Message:

@@ -99,7 +99,10 @@ def test_the_command_names_an_unknown_setting():
         [*command, "--run-config", "strategy='fedcom'"], capture_output=True, text=True, check=False
     )
     assert finished.returncode == 1
-    assert "strategy: expected one of fedcome, fedavg; got 'fedcom'" in finished.stderr
+    assert (
+        "strategy: expected one of fedcome, fedavg, fedprox, scaffold, feddyn, feddc, fedfv; got 'fedcom'"
+        in finished.stderr
+    )
 
 
 def test_the_demo_prints_its_table_and_draws_its_picture(tmp_path):

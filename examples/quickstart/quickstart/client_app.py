@@ -1,86 +1,43 @@
-"""What a client does: train, test, and say who it is."""
+"""What a client does: `client_app` trains and tests; here stands with what network, on which images."""
 
-import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import Context, Message, MessageType
+from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor, nn
 
-from fedcome_flwr.client import train_locally
+from fedcome_flwr.client import client_app
 from quickstart import task
-from quickstart.data import num_classes, test_images, train_images
+from quickstart.data import image_shape, num_classes, test_images, train_images
 from quickstart.settings import DataSettings
 
-app = ClientApp()
 
-
-@app.train()
-def train(message: Message, context: Context) -> Message:
+def model(context: Context) -> nn.Module:
+    """The network. Every weight is overwritten by the server's, so none is drawn: `meta` builds it without memory."""
     config = context.run_config
-    images, labels = train_images(DataSettings.from_run_config(config), *_place(context))
-    device = task.prepare_device(int(config["threads"]))
-    model = _received_model(message, context, images)
-    weight_decay = float(config["weight-decay"])
-    # The paper's loss of a client (its figure 2) counts the weight decay.
-    penalty = task.decay_penalty(model, weight_decay)
-
-    server_round = int(message.content["config"]["server-round"])
-    result = train_locally(
-        model,
-        (images, labels),
-        learning_rate=float(config["learning-rate"]),
-        learning_rate_decay=float(config["learning-rate-decay"]),
-        server_round=server_round,
-        weight_decay=weight_decay,
-        momentum=float(config["momentum"]),
-        batch_size=int(config["batch-size"]),
-        local_epochs=int(config["local-epochs"]),
-        seed=_batch_seed(message, context, server_round),
-        device=device,
-    )
-    arrays = ArrayRecord({name: Array(array) for name, array in result.arrays.items()})
-    metrics = MetricRecord({**result.metrics, "objective": result.metrics["train-loss"] + penalty})
-    content = RecordDict({"arrays": arrays, "metrics": metrics, "client": _identity(context)})
-    return Message(content=content, reply_to=message)
-
-
-@app.evaluate()
-def evaluate(message: Message, context: Context) -> Message:
-    images, labels = test_images(DataSettings.from_run_config(context.run_config), *_place(context))
-    device = task.prepare_device(int(context.run_config["threads"]))
-    model = _received_model(message, context, images).to(device)
-    loss, accuracy = task.evaluate(model, images.to(device), labels.to(device))
-    metrics = MetricRecord({"num-examples": len(labels), "loss": loss, "accuracy": accuracy})
-    return Message(content=RecordDict({"metrics": metrics, "client": _identity(context)}), reply_to=message)
-
-
-@app.query()
-def query(message: Message, context: Context) -> Message:
-    return Message(content=RecordDict({"client": _identity(context)}), reply_to=message)
-
-
-def _place(context: Context) -> tuple[int, int]:
-    return int(context.node_config["num-partitions"]), int(context.node_config["partition-id"])
-
-
-def _identity(context: Context) -> ConfigRecord:
-    # Node ids are drawn anew in every run; the partition is what stays the same client.
-    return ConfigRecord({"client-id": str(context.node_config["partition-id"])})
-
-
-def _received_model(message: Message, context: Context, images: Tensor) -> nn.Module:
-    settings = DataSettings.from_run_config(context.run_config)
-    # Every weight is overwritten, so none is drawn: `meta` builds the layers without memory.
+    task.prepare_device(int(config["threads"]))
+    settings = DataSettings.from_run_config(config)
     with torch.device("meta"):
-        model = task.build_model(str(context.run_config["model"]), tuple(images.shape[1:]), num_classes(settings))
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict(), assign=True)
-    return model
+        network = task.build_model(str(config["model"]), image_shape(settings), num_classes(settings))
+    return network.to_empty(device="cpu")
 
 
-def _batch_seed(message: Message, context: Context, server_round: int) -> int:
-    config = message.content["config"]
-    if "client-seed" in config:
-        return int(config["client-seed"])
-    # Strategies that send no seed, as Flower's own: still another order for every client and round.
-    parts = (int(context.run_config["seed"]), server_round, int(context.node_config["partition-id"]))
-    return int(np.random.SeedSequence(parts).generate_state(1)[0])
+def images(context: Context) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """The client's training and test images, decoded once per process."""
+    settings = DataSettings.from_run_config(context.run_config)
+    place = int(context.node_config["num-partitions"]), int(context.node_config["partition-id"])
+    return train_images(settings, *place), test_images(settings, *place)
+
+
+def add_objective(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Report `objective` beside `train-loss`: the paper's loss of a client (its figure 2) counts the weight decay."""
+    reply = call_next(message, context)
+    if message.metadata.message_type == MessageType.TRAIN and reply.has_content():
+        metrics = reply.content.metric_records["metrics"]
+        if "train-loss" in metrics:
+            arrays = {name: array.numpy() for name, array in message.content.array_records["arrays"].items()}
+            penalty = task.decay_penalty(arrays, float(context.run_config["weight-decay"]))
+            metrics["objective"] = float(metrics["train-loss"]) + penalty
+    return reply
+
+
+app = client_app(model, images, mods=[add_objective])

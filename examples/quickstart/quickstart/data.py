@@ -17,6 +17,7 @@ from quickstart.settings import DataSettings
 # Where a data set has several class columns: FEMNIST's classes, and the fine ones of CIFAR-100.
 PREFERRED_LABELS = ("character", "fine_label", "label")
 NORMALISING_IMAGES = 5000  # their mean and deviation are those of the whole split to about half a percent
+CACHED_CLIENTS = 128  # a process keeps the normalised images of so many clients; of the others it keeps the bytes
 HELD_OUT = 0.25  # share of each class (or natural client) for testing, where the data set has no test split
 
 
@@ -78,12 +79,14 @@ class Federation:
     test_rows: list[Rows]
 
 
+@lru_cache(maxsize=CACHED_CLIENTS)
 def train_images(settings: DataSettings, num_clients: int, client: int) -> tuple[Tensor, Tensor]:
     """Return one client's normalised training images and their labels."""
     federation = _federation(settings, num_clients)
     return federation.train.select(federation.train_rows[client], _normalise(settings))
 
 
+@lru_cache(maxsize=CACHED_CLIENTS)
 def test_images(settings: DataSettings, num_clients: int, client: int) -> tuple[Tensor, Tensor]:
     """Return one client's normalised test images and their labels."""
     federation = _federation(settings, num_clients)
@@ -94,6 +97,11 @@ def all_test_images(settings: DataSettings) -> tuple[Tensor, Tensor]:
     """Return the whole test split, normalised, and its labels: what the server tests on."""
     split = _test_split(settings)
     return split.select(np.arange(len(split.labels)), _normalise(settings))
+
+
+def image_shape(settings: DataSettings) -> tuple[int, ...]:
+    """Return channels, height and width of the images."""
+    return tuple(_test_split(settings).images.shape[1:])
 
 
 def num_classes(settings: DataSettings) -> int:

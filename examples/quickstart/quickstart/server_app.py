@@ -1,5 +1,8 @@
 """What the server does: choose the method, average, and test."""
 
+from collections.abc import Callable
+from typing import cast
+
 from flwr.app import ArrayRecord, Context, MetricRecord, UserConfig
 from flwr.serverapp import Grid, ServerApp
 
@@ -11,7 +14,13 @@ from fedcome_flwr import (
     equal_step_control,
     fedavg,
     fedcome,
+    feddc,
+    feddyn,
+    fedfv,
+    fedprox,
+    scaffold,
 )
+from fedcome_flwr.core.methods import ClientWeights
 from fedcome_flwr.report import JsonLines
 from quickstart import task
 from quickstart.data import all_test_images, num_classes
@@ -64,11 +73,18 @@ def build_strategy(config: UserConfig) -> UpdateStrategy:
 def _method(config: UserConfig) -> Method:
     if weighting := str(config["weighting"]):
         return equal_step_control(weighting)
-    weights = _choice(config, "client-weights", ("examples", "uniform"))
-    if _choice(config, "strategy", ("fedcome", "fedavg")) == "fedavg":
-        return fedavg(client_weights=weights)
+    weights = cast(ClientWeights, _choice(config, "client-weights", ("examples", "uniform")))
     step = str(config["server-step"])
-    return fedcome(client_weights=weights, server_step=step if step == "adaptive" else float(step))
+    methods: dict[str, Callable[[], Method]] = {
+        "fedcome": lambda: fedcome(weights, server_step="adaptive" if step == "adaptive" else float(step)),
+        "fedavg": lambda: fedavg(weights),
+        "fedprox": lambda: fedprox(float(config["fedprox-mu"]), weights),
+        "scaffold": scaffold,
+        "feddyn": lambda: feddyn(float(config["feddyn-alpha"])),
+        "feddc": lambda: feddc(float(config["feddc-alpha"])),
+        "fedfv": lambda: fedfv(float(config["fedfv-alpha"]), int(config["fedfv-tau"])),
+    }
+    return methods[_choice(config, "strategy", tuple(methods))]()
 
 
 def _choice(config: UserConfig, key: str, allowed: tuple[str, ...]) -> str:

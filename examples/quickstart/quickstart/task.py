@@ -1,8 +1,11 @@
 """The model and its evaluation."""
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from fedcome_flwr.core import Arrays, is_parameter
 
 MODELS = ("auto", "mlp", "cnn")
 EVALUATION_BATCH = 500  # bounds the memory of the convolutions, not the result
@@ -75,7 +78,7 @@ def evaluate(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[float, f
     return loss / len(labels), correct / len(labels)
 
 
-@torch.no_grad()
-def decay_penalty(model: nn.Module, weight_decay: float) -> float:
+def decay_penalty(arrays: Arrays, weight_decay: float) -> float:
     """Return ½ · weight_decay · ‖w‖² over the parameters, which weight decay adds to the loss."""
-    return 0.5 * weight_decay * sum(p.double().square().sum().item() for p in model.parameters())
+    squares = (np.square(a, dtype=np.float64).sum() for name, a in arrays.items() if is_parameter(name, a))
+    return 0.5 * weight_decay * float(sum(squares))
