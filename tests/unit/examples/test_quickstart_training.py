@@ -2,7 +2,9 @@
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs the extra torch")
+pytest.importorskip("torch", reason="needs the extra torch")
+
+import torch
 
 from fedcome_flwr.client import model_arrays
 
