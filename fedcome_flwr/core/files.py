@@ -47,9 +47,10 @@ def read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
         The file is not what was written.
     """
     try:
-        with np.load(path, allow_pickle=False) as saved:
-            if not isinstance(saved, np.lib.npyio.NpzFile):
-                raise ValueError("a single array")
+        opened = np.load(path, allow_pickle=False)
+        if not isinstance(opened, np.lib.npyio.NpzFile):
+            raise ValueError("a single array")
+        with opened as saved:
             return {name.removeprefix("_"): saved[name] for name in saved.files}
     except (BadZipFile, ValueError, EOFError, KeyError, OSError, NotImplementedError) as error:
         if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):

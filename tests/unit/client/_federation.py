@@ -20,10 +20,10 @@ def record(arrays) -> ArrayRecord:
     return ArrayRecord({name: Array(array) for name, array in arrays.items()})
 
 
-def federate(app=None, *, model=linear, nodes=3, rounds=2, strategy=None, **options):
+def federate(app=None, *, model=linear, nodes=3, rounds=2, strategy=None, debug=True, **options):
     """Flower's result and, by client key, the last report's evaluations."""
     strategy = strategy or FedCOMEStrategy(fraction_train=1.0, seed=0)
-    with InlineGrid(app or client_app(model, own_data, **STEP), nodes, debug=True, **options) as grid:
+    with InlineGrid(app or client_app(model, own_data, **STEP), nodes, debug=debug, **options) as grid:
         arrays = record(model_arrays(model()))
         return strategy.start(grid=grid, initial_arrays=arrays, num_rounds=rounds)
 
