@@ -29,9 +29,10 @@ from ..core.selection import ConsensusSelection, Selection, Selector, UniformSel
 from ..core.state import ServerState
 from ..core.updates import ClientUpdate
 from .identity import Directory, client_seed
+from .instructions import training_config
 from .numpy_records import REPLY_KIND_KEY
-from .records import PSEUDO_GRADIENT_KEY, report_metrics, rule_config
-from .round_log import log_round
+from .records import PSEUDO_GRADIENT_KEY, report_metrics
+from .round_log import log_round, warn_of_silent_pull
 
 Failure = tuple[ClientProxy, Any] | BaseException
 _WAIT = 86400  # seconds, as Flower's own strategies wait for clients
@@ -95,6 +96,7 @@ class FedCOMEStrategy(FedAvg):
         self._broadcast: dict[str, NDArray[Any]] = {}
         self._report: RoundReport | None = None
         self._ended = False
+        self._warned_of_pull = False
 
     def __repr__(self) -> str:
         """The strategy's name and method."""
@@ -144,6 +146,7 @@ class FedCOMEStrategy(FedAvg):
         )
         self.state, self._report = outcome.state, outcome.report
         log_round(outcome.report)
+        self._warned_of_pull = self._warned_of_pull or warn_of_silent_pull(self.method, outcome.report)
         metrics: dict[str, Scalar] = {}
         usable = [by_key[key] for key in outcome.report.clients]
         if self.fit_metrics_aggregation_fn is not None and usable:
@@ -200,9 +203,7 @@ class FedCOMEStrategy(FedAvg):
             "server-round": server_round,
             "client-seed": client_seed(self.seed, server_round, key),
         }
-        ours |= rule_config(self.method.rule, self.state.memory, key)
-        if self.method.needs_losses:
-            ours[self.method.loss_key] = True
+        ours |= training_config(self.method, self.state.memory, key)
         return {**config, **ours}
 
     def _named(self, arrays: NDArrays) -> dict[str, NDArray[Any]]:

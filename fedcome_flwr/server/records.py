@@ -9,9 +9,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from numpy.typing import NDArray
 
 from ..core.arrays import Arrays
-from ..core.local_rule import LocalRule
 from ..core.round_report import RoundReport
-from ..core.server_memory import MemorySums
 from ..core.updates import ClientUpdate, UpdateKind
 
 PSEUDO_GRADIENT_KEY = "pseudo-gradient"
@@ -123,26 +121,6 @@ def label_of(message: Message) -> str | None:
     record = message.content.config_records.get(CLIENT_RECORD_KEY) if message.has_content() else None
     value = record.get(CLIENT_ID_KEY) if record is not None else None
     return str(value) if isinstance(value, str | int) and str(value) else None
-
-
-def rule_config(rule: LocalRule, memory: MemorySums, key: str) -> dict[str, int | float | bool]:
-    """What a client has to be told of the method's local rule and of its own memory; nothing for an empty rule.
-
-    ``proximal-mu`` is Flower's own name for the pull of FedProx, which clients written for it look for.
-    """
-    if rule == LocalRule():
-        return {}
-    config: dict[str, int | float | bool] = {"rule-pull": rule.pull}
-    if rule == LocalRule(pull=rule.pull):
-        config["proximal-mu"] = rule.pull
-    if rule.has_memory:
-        config |= {
-            "rule-drift": rule.drift,
-            "rule-control": rule.control,
-            "memory-epoch": memory.epoch,
-            "accepted-round": memory.accepted.get(key, 0),
-        }
-    return config
 
 
 def _memory_round(content: RecordDict) -> int | None:

@@ -2,13 +2,39 @@
 
 from logging import getLogger
 
+from ..core.local_rule import DISTANCE_MOVED
+from ..core.methods import Method
 from ..core.round_report import RoundReport
 
 _log = getLogger("flwr")
 
 
+def warn_of_silent_pull(method: Method, report: RoundReport) -> bool:
+    """Warn, and say so, when clients do not show that they pull: FedProx would be FedAvg, and nobody would notice."""
+    silent = [key for key, metrics in report.client_metrics.items() if DISTANCE_MOVED not in metrics]
+    if not method.rule.pull or not silent:
+        return False
+    _log.warning(
+        "fedcome round %d: %d clients, such as %s, report no %r: make sure that they add the proximal term, "
+        "rule-pull * (w - w0) (also sent as proximal-mu), as the clients of fedcome_flwr.client do",
+        report.round,
+        len(silent),
+        silent[0],
+        DISTANCE_MOVED,
+    )
+    return True
+
+
 def log_round(report: RoundReport) -> None:
-    """One line a round, and one for each client left out."""
+    """One line a round, one for each client left out, and one for memories that were set back."""
+    if report.memory_strayed:
+        _log.warning(
+            "fedcome round %d: the memories of clients %s are not those that the server has counted, so that all start "
+            "again at 0 (epoch %d); with state_dir a client's memory survives its restart",
+            report.round,
+            ", ".join(report.memory_strayed),
+            report.memory_epoch,
+        )
     for key, reason in report.left_out.items():
         _log.warning("fedcome round %d: client %s left out: %s", report.round, key, reason)
     if report.unchanged is not None:

@@ -13,25 +13,24 @@ from flwr.serverapp.strategy import FedAvg, Result
 
 from ..core.arrays import Arrays, ParameterRule, is_parameter, split_names
 from ..core.checks import check_at_least, check_positive_or_none, check_share
-from ..core.local_rule import DISTANCE_MOVED
 from ..core.methods import Method, fedavg, fedcome
 from ..core.round_report import RoundReport
 from ..core.rounds import aggregate_round
 from ..core.selection import ConsensusSelection, Selection, Selector, UniformSelection, share_of
 from ..core.state import ServerState
 from .identity import Directory, client_seed
+from .instructions import memory_note, training_config
 from .numpy_records import instruction_records
 from .records import (
     CONTROL_KEY,
     comparable,
     report_metrics,
-    rule_config,
     single_numbers,
     to_arrays,
     to_record,
 )
 from .replies import read_evaluations, read_updates
-from .round_log import log_round
+from .round_log import log_round, warn_of_silent_pull
 
 _log = getLogger("flwr")
 
@@ -138,6 +137,8 @@ class UpdateStrategy(FedAvg):
         """
         self._ended = False
         self._reports_after_evaluate_fn = evaluate_fn is not None
+        if note := memory_note(self.method, to_arrays(initial_arrays), self.parameters):
+            _log.info("fedcome: %s", note)
         result = super().start(
             grid,
             initial_arrays,
@@ -205,7 +206,7 @@ class UpdateStrategy(FedAvg):
         )
         self.state, self._report = outcome.state, outcome.report
         log_round(outcome.report)
-        self._check_pull(outcome.report)
+        self._warned_of_pull = self._warned_of_pull or warn_of_silent_pull(self.method, outcome.report)
         usable = [contents[key] for key in outcome.report.clients]
         metrics = MetricRecord()
         if usable:
@@ -290,20 +291,6 @@ class UpdateStrategy(FedAvg):
             nodes, self._twins = self._directory.refresh(grid)
         return nodes
 
-    def _check_pull(self, report: RoundReport) -> None:
-        """Say once when a client does not show that it pulls: without that FedProx is FedAvg, and nobody notices."""
-        silent = [key for key, metrics in report.client_metrics.items() if DISTANCE_MOVED not in metrics]
-        if self.method.rule.pull and silent and not self._warned_of_pull:
-            self._warned_of_pull = True
-            _log.warning(
-                "fedcome round %d: %d clients, such as %s, report no %r: make sure that they add the proximal term, "
-                "rule-pull * (w - w0) (also sent as proximal-mu), as the clients of fedcome_flwr.client do",
-                report.round,
-                len(silent),
-                silent[0],
-                DISTANCE_MOVED,
-            )
-
     def _population(self, online: Mapping[str, int]) -> int:
         """N: as given, else the number of clients that are online or have been asked before."""
         known = len(online.keys() | self.state.times_chosen.keys())
@@ -323,9 +310,7 @@ class UpdateStrategy(FedAvg):
         }
         training = kind == MessageType.TRAIN
         if training:
-            ours |= rule_config(self.method.rule, self.state.memory, key)
-            if self.method.needs_losses:
-                ours[self.method.loss_key] = True
+            ours |= training_config(self.method, self.state.memory, key)
         try:
             record = ConfigRecord({**config, **own, **ours})
         except (TypeError, ValueError) as error:
