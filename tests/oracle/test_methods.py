@@ -258,3 +258,45 @@ def test_the_federations_have_what_they_are_to_test(tmp_path: Path) -> None:
     for place, one in enumerate(values):
         for other in values[:place]:
             assert np.abs(one - other).max() > 1e-3
+
+
+def test_feddyns_stationary_point_is_the_minimiser_of_the_sum_for_clients_and_server(tmp_path: Path) -> None:
+    """There every client ends where it began, its dual variable is its own gradient, and these add up to nothing.
+
+    FedAvg, with several local steps on data that disagree, rests elsewhere.
+    """
+    rng = np.random.default_rng(5)
+    inputs = [torch.tensor(rng.normal(size=(8, 3))) for _ in range(3)]
+    targets = [a @ torch.tensor(rng.normal(size=(3, 1))) for a in inputs]
+    grams = [a.numpy().T @ a.numpy() / 8 for a in inputs]
+    products = [a.numpy().T @ b.numpy() / 8 for a, b in zip(inputs, targets, strict=True)]
+    best = np.linalg.solve(sum(grams), sum(products)).ravel()
+
+    def settle(method: Method) -> tuple[np.ndarray, UpdateStrategy]:
+        def data(context: Any) -> Any:
+            client = int(context.node_config["partition-id"])
+            return ([(inputs[client], targets[client])] * 10,) * 2
+
+        app = client_app(
+            lambda: nn.Linear(3, 1, bias=False).double(),
+            data,
+            loss_fn=half_square,
+            state_dir=tmp_path / method.name,
+            learning_rate=0.1,
+            learning_rate_decay=1.0,
+            weight_decay=0.0,
+        )
+        strategy = UpdateStrategy(method=method, fraction_evaluate=0.0)
+        with InlineGrid(app, 3, debug=True) as grid:
+            result = strategy.start(grid, ArrayRecord({"weight": Array(np.zeros((1, 3)))}), num_rounds=150)
+        return result.arrays["weight"].numpy().ravel(), strategy
+
+    found, strategy = settle(feddyn(0.5))
+    np.testing.assert_allclose(found, best, atol=1e-6)
+    for client in range(3):
+        stored = FileStore(tmp_path / "feddyn", str(client)).load()
+        dual = -0.5 * np.asarray(stored.pending.drift["weight"]).ravel()
+        gradient = grams[client] @ best - products[client].ravel()
+        np.testing.assert_allclose(dual, gradient, atol=1e-5)
+    np.testing.assert_allclose(strategy.state.memory.drift["weight"], 0, atol=1e-4)
+    assert np.abs(settle(fedavg("uniform"))[0] - best).max() > 1e-2
