@@ -50,7 +50,8 @@ class UniformSelection:
         self, present: Sequence[str], count: int, *, table: SimilarityTable, rng: np.random.Generator
     ) -> Selection:
         """Draw without replacement from the sorted keys."""
-        return Selection(_draw(sorted(present), count, rng))
+        keys = sorted(present)
+        return Selection(tuple(keys[index] for index in sorted(_draw(np.arange(len(keys)), count, rng))))
 
     def observe(self, table: SimilarityTable, keys: Sequence[str], gram: NDArray[np.float64]) -> SimilarityTable:
         """The table as it was."""
@@ -80,6 +81,9 @@ class ConsensusSelection:
         Temperature of the first swap, in units of cosines; positive.
     decay
         Factor on the temperature after every swap, in (0, 1].
+    memory_rounds
+        Pairs of clients that did not meet in the last so many rounds are forgotten, which bounds the table where
+        clients come and go. ``None``: never.
     """
 
     mu: float = 0.7
@@ -87,6 +91,7 @@ class ConsensusSelection:
     iterations: int = 600
     initial_temperature: float = 1.0
     decay: float = 0.98
+    memory_rounds: int | None = None
 
     def __post_init__(self) -> None:
         check_share("mu", self.mu)
@@ -96,6 +101,8 @@ class ConsensusSelection:
             raise ValueError(f"initial_temperature: expected a positive number, found {self.initial_temperature!r}")
         if not 0 < self.decay <= 1:
             raise ValueError(f"decay: expected a number in (0, 1], found {self.decay!r}")
+        if self.memory_rounds is not None:
+            check_at_least("memory_rounds", self.memory_rounds, 1)
 
     def choose(
         self, present: Sequence[str], count: int, *, table: SimilarityTable, rng: np.random.Generator
@@ -104,33 +111,38 @@ class ConsensusSelection:
         keys = sorted(present)
         count = min(count, len(keys))
         seats = share_of(count, self.mu)
-        chosen, energy = self._anneal(table.among(keys), seats, rng)
-        annealed = tuple(keys[index] for index in sorted(chosen))
-        rest = _draw(sorted(set(keys) - set(annealed)), count - seats, rng)
-        return Selection(tuple(sorted(annealed + rest)), annealed, energy)
+        chosen, energy = self._anneal(keys, seats, table, rng)
+        annealed = tuple(keys[index] for index in np.sort(chosen).tolist())
+        drawn = _draw(np.delete(np.arange(len(keys)), chosen), count - seats, rng)
+        return Selection(tuple(sorted(annealed + tuple(keys[index] for index in drawn))), annealed, energy)
 
     def observe(self, table: SimilarityTable, keys: Sequence[str], gram: NDArray[np.float64]) -> SimilarityTable:
         """Average the round's cosines into the table (equation 15)."""
-        return table.observed(keys, gram, self.alpha)
+        return table.observed(keys, gram, self.alpha, memory_rounds=self.memory_rounds)
 
     def _anneal(
-        self, similarity: NDArray[np.float64], seats: int, rng: np.random.Generator
+        self, keys: Sequence[str], seats: int, table: SimilarityTable, rng: np.random.Generator
     ) -> tuple[NDArray[np.intp], float]:
-        """The best set of ``seats`` clients visited, and its energy.
+        """The best set of ``seats`` clients visited, as places in ``keys``, and its energy.
 
-        A swap's change of energy is taken from one row each of the leaving and the entering client, O(seats).
+        All swaps are drawn beforehand, so that no more similarities are looked up than those among the first set and
+        the proposed clients, however many are present. A swap's change of energy is taken from one row each of the
+        leaving and the entering client, O(seats).
         """
-        order = rng.permutation(len(similarity))
-        inside, outside = order[:seats], order[seats:]
-        energy = float(similarity[np.ix_(inside, inside)].sum())
-        if seats == 0 or len(outside) == 0:
-            return inside, energy
-        best, best_energy = inside.copy(), energy
-        temperature = self.initial_temperature
-        leaving = rng.integers(len(inside), size=self.iterations)
-        entering = rng.integers(len(outside), size=self.iterations)
+        order = rng.permutation(len(keys))
+        first, others = order[:seats], order[seats:]
+        if seats == 0 or len(others) == 0:
+            return first, float(table.among([keys[index] for index in first.tolist()]).sum())
+        leaving = rng.integers(seats, size=self.iterations)
+        proposed, entering = np.unique(rng.integers(len(others), size=self.iterations), return_inverse=True)
         # log u < −ΔH / τ instead of u < exp(−ΔH / τ), which overflows as τ falls
         thresholds = np.log1p(-rng.random(self.iterations))
+        candidates = np.concatenate([first, others[proposed]])
+        similarity = table.among([keys[index] for index in candidates.tolist()])
+        inside, outside = np.arange(seats), np.arange(seats, len(candidates))
+        energy = float(similarity[np.ix_(inside, inside)].sum())
+        best, best_energy = inside.copy(), energy
+        temperature = self.initial_temperature
         for out, into, threshold in zip(leaving, entering, thresholds, strict=True):
             old, new = inside[out], outside[into]
             change = swap_energy(similarity, inside, old, new)
@@ -140,7 +152,7 @@ class ConsensusSelection:
                 if energy < best_energy:
                     best, best_energy = inside.copy(), energy
             temperature *= self.decay
-        return best, float(similarity[np.ix_(best, best)].sum())
+        return candidates[best], float(similarity[np.ix_(best, best)].sum())
 
 
 def share_of(count: int, share: float) -> int:
@@ -155,11 +167,12 @@ def swap_energy(
 
     Every pair is counted in both orders and each client with itself once.
     """
-    difference = similarity[entering, inside] - similarity[leaving, inside]
+    difference = similarity[entering].take(inside) - similarity[leaving].take(inside)
     without = difference.sum() - (similarity[entering, leaving] - similarity[leaving, leaving])
     return float(2 * without + similarity[entering, entering] - similarity[leaving, leaving])
 
 
-def _draw(keys: Sequence[str], count: int, rng: np.random.Generator) -> tuple[str, ...]:
-    chosen = rng.choice(len(keys), size=min(count, len(keys)), replace=False)
-    return tuple(keys[index] for index in sorted(chosen))
+def _draw(places: NDArray[np.intp], count: int, rng: np.random.Generator) -> list[int]:
+    """Some of the places, each set of them equally likely."""
+    drawn: list[int] = places[rng.choice(len(places), size=min(count, len(places)), replace=False)].tolist()
+    return drawn

@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fedcome_flwr.core import ConsensusSelection, SimilarityTable, UniformSelection
+from fedcome_flwr.core import ConsensusSelection, Selection, SimilarityTable, UniformSelection
 from fedcome_flwr.core.selection import swap_energy
 
 SELECTORS = [UniformSelection(), ConsensusSelection(), ConsensusSelection(mu=1.0), ConsensusSelection(mu=0.0)]
@@ -56,7 +56,7 @@ def test_the_energy_counts_ordered_pairs_and_the_diagonal():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_change_of_a_swap_is_the_difference_of_energies(seed):
-    similarity = random_table(9, seed).values
+    similarity = random_table(9, seed).among(names(9))
     inside = rng(seed).permutation(9)[:4]
     outside = np.setdiff1d(np.arange(9), inside)
     for place, entering in itertools.product(range(4), outside):
@@ -74,6 +74,71 @@ def test_annealing_finds_a_set_among_the_best_twentieth(seed):
     )
     found = ConsensusSelection(mu=1.0).choose(names(12), 4, table=table, rng=rng(seed))
     assert found.energy <= energies[24] + 1e-12  # of 495
+
+
+def annealed_on_all(selector: ConsensusSelection, table: SimilarityTable, keys: list[str], seats: int, seed: int):
+    """The annealing written down plainly, on the similarities of all clients: the reference."""
+    generator, similarity = rng(seed), table.among(keys)
+    order = generator.permutation(len(keys))
+    inside, outside = list(order[:seats]), list(order[seats:])
+    leaving = generator.integers(seats, size=selector.iterations)
+    entering = generator.integers(len(outside), size=selector.iterations)
+    chances = 1 - generator.random(selector.iterations)
+    temperature, best = selector.initial_temperature, list(inside)
+
+    def energy(members: list[int]) -> float:
+        return float(sum(similarity[i, j] for i in members for j in members))
+
+    for out, into, chance in zip(leaving, entering, chances, strict=True):
+        after = [*inside[:out], outside[into], *inside[out + 1 :]]
+        change = energy(after) - energy(inside)
+        if change <= 0 or np.log(chance) < -change / temperature:
+            inside[out], outside[into] = outside[into], inside[out]
+            best = list(inside) if energy(inside) < energy(best) - 1e-12 else best
+        temperature *= selector.decay
+    return tuple(sorted(keys[i] for i in best)), energy(best)
+
+
+@pytest.mark.parametrize(("present", "seats", "known"), [(9, 3, 9), (12, 5, 12), (60, 4, 30), (300, 6, 40)])
+def test_looking_up_only_the_proposed_clients_is_annealing_on_all(present, seats, known):
+    selector = ConsensusSelection(mu=1.0, iterations=40)
+    for seed in range(5):
+        table = random_table(known, seed)
+        keys, energy = annealed_on_all(selector, table, sorted(names(present)), seats, seed)
+        found = selector.choose(names(present), seats, table=table, rng=rng(seed))
+        assert found.annealed == keys
+        assert found.energy == pytest.approx(energy, abs=1e-12)
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.5, 1.0])
+def test_the_energy_is_that_of_the_annealed_clients(mu):
+    for seed in range(5):
+        table = random_table(20, seed)
+        chosen = ConsensusSelection(mu=mu).choose(names(30), 7, table=table, rng=rng(seed))
+        every = table.among(names(30))
+        rows = [names(30).index(key) for key in chosen.annealed]
+        assert chosen.energy == pytest.approx(sum(every[i, j] for i in rows for j in rows), abs=1e-12)
+
+
+def test_one_seed_gives_the_same_bytes():
+    def run() -> tuple[list[Selection], dict[str, bytes]]:
+        selector, table, chosen = ConsensusSelection(memory_rounds=5), SimilarityTable(), []
+        vectors = np.random.default_rng(0).normal(size=(50, 4))
+        for number in range(20):
+            chosen.append(selector.choose(names(50), 10, table=table, rng=np.random.default_rng((7, number))))
+            rows = vectors[[int(key.split("-")[1]) for key in chosen[-1].keys]]
+            table = selector.observe(table, chosen[-1].keys, rows @ rows.T)
+        return chosen, {name: array.tobytes() for name, array in table.to_arrays().items()}
+
+    assert run() == run()
+
+
+def test_pairs_that_did_not_meet_of_late_are_forgotten():
+    selector, table = ConsensusSelection(memory_rounds=2), SimilarityTable()
+    for keys in (["a", "b"], ["c"], ["c"]):
+        table = selector.observe(table, keys, np.eye(len(keys)))
+    assert table.keys == ("c",)
+    assert ConsensusSelection().observe(table, ["d"], np.eye(1)).keys == ("c", "d")
 
 
 def test_similar_clients_are_not_chosen_together():
@@ -130,6 +195,7 @@ def test_every_client_is_equally_likely_under_uniform_selection():
         ({"alpha": -0.1}, r"alpha: expected a number in \[0, 1\], found -0.1"),
         ({"iterations": -1}, "iterations: expected at least 0, found -1"),
         ({"initial_temperature": 0.0}, "initial_temperature: expected a positive number, found 0.0"),
+        ({"memory_rounds": 0}, "memory_rounds: expected at least 1, found 0"),
         ({"decay": 1.5}, r"decay: expected a number in \(0, 1\], found 1.5"),
     ],
 )
