@@ -62,6 +62,10 @@ def run(
     client_gpus: Annotated[
         float | None, typer.Option(help="With Ray: share of a GPU for each client, such as 0.25 (default: 0).")
     ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(help="Checkpoint to go on from; the app's rounds count from the beginning."),
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show all of Flower's log.")] = False,
     debug: Annotated[
         bool, typer.Option("--debug", help="Stop at the first exception, with traceback; breakpoints work.")
@@ -95,6 +99,7 @@ def run(
                 backend=backend,
                 client_cpus=client_cpus,
                 client_gpus=client_gpus,
+                resume=resume,
                 debug=debug,
                 observer=observer,
             )

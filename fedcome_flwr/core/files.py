@@ -47,11 +47,11 @@ def read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
         The file is not what was written.
     """
     try:
-        opened = np.load(path, allow_pickle=False)
-        if not isinstance(opened, np.lib.npyio.NpzFile):
-            raise ValueError("a single array")
-        with opened as saved:
-            return {name.removeprefix("_"): saved[name] for name in saved.files}
+        with path.open("rb") as file:  # NumPy leaves the file open when it finds no arrays in it
+            opened = np.load(file, allow_pickle=False)
+            if not isinstance(opened, np.lib.npyio.NpzFile):
+                raise ValueError("a single array")
+            return {name.removeprefix("_"): opened[name] for name in opened.files}
     except (BadZipFile, ValueError, EOFError, KeyError, OSError, NotImplementedError) as error:
         if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
             raise

@@ -36,6 +36,8 @@ class RoundReport:
         Clients whose reply could not be used, with the reason.
     missing
         Clients that were asked and did not answer.
+    stray_replies
+        Number of replies from nodes that were not asked in this round, or to messages of another one.
     conflicting_pairs
         Share of client pairs whose pseudo-gradients have a negative inner product.
     hurt_by_mean, hurt_by_direction
@@ -81,6 +83,7 @@ class RoundReport:
     client_metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
+    stray_replies: int = 0
     conflicting_pairs: float = 0.0
     hurt_by_mean: int = 0
     hurt_by_direction: int = 0

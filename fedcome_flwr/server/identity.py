@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from hashlib import sha256
 from logging import getLogger
+from time import monotonic, sleep
 from typing import Literal
 
 from flwr.app import Message, MessageType, RecordDict
@@ -29,14 +30,21 @@ class Directory:
     the order of the partitions. Where some nodes have names, so that SuperNodes authenticate, the others are known
     by their public keys: what a client says of itself counts only where nobody has proved who they are.
 
+    Parameters
+    ----------
+    authenticated
+        Whether SuperNodes authenticate though none has a name, which Flower does not tell: a label then counts
+        nowhere.
+
     Attributes
     ----------
     keys
         Client key by node id, of all nodes ever seen.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, authenticated: bool = False) -> None:
         self.keys: dict[int, str] = {}
+        self._authenticated = authenticated
         self._dialects: dict[int, Dialect] = {}
 
     def refresh(self, grid: Grid) -> tuple[dict[str, int], dict[str, str]]:
@@ -47,7 +55,7 @@ class Directory:
         """
         nodes = {node.node_id: node for node in grid.get_nodes()}
         new = [node for node_id, node in nodes.items() if node_id not in self.keys]
-        authenticated = any(node.name for node in nodes.values())
+        authenticated = self._authenticated or any(node.name for node in nodes.values())
         labels = self._ask(grid, [node.node_id for node in new])
         nameless = []
         for node in sorted(new, key=lambda node: (node.registered_at, node.node_id)):
@@ -68,6 +76,30 @@ class Directory:
                 len(nameless),
             )
         return _unique({node_id: self.keys[node_id] for node_id in nodes})
+
+    def wait(self, grid: Grid, needed: int, timeout: float | None) -> tuple[dict[str, int], dict[str, str]]:
+        """As :meth:`refresh`, once enough nodes are online.
+
+        Raises
+        ------
+        TimeoutError
+            They are not after ``timeout`` seconds. ``None`` waits for ever, as Flower does.
+        """
+        deadline = None if timeout is None else monotonic() + timeout
+        while len(online := list(grid.get_node_ids())) < needed:
+            if deadline is not None and monotonic() > deadline:
+                raise TimeoutError(
+                    f"expected at least {needed} nodes online, found {len(online)} after {timeout:g} s; "
+                    "start more SuperNodes, or lower min_train_nodes, min_evaluate_nodes and min_available_nodes"
+                )
+            _log.info("Waiting for nodes to connect: %d connected (minimum required: %d).", len(online), needed)
+            sleep(1)
+        nodes, twins = self.refresh(grid)
+        while not self.keys.keys() >= set(grid.get_node_ids()):
+            # A simulation's nodes come up while it starts, but all of them before the first one answers, so that round
+            # 1 draws from all.
+            nodes, twins = self.refresh(grid)
+        return nodes, twins
 
     def dialect(self, node_id: int) -> Dialect | None:
         """Which records the client's app understands, as far as it has shown."""

@@ -134,6 +134,7 @@ def report_metrics(report: RoundReport) -> dict[str, float]:
         "clients": len(report.clients),
         "left-out": len(report.left_out),
         "missing": len(report.missing),
+        "stray-replies": report.stray_replies,
         "conflicting-pairs": report.conflicting_pairs,
         "hurt-by-mean": report.hurt_by_mean,
         "hurt-by-direction": report.hurt_by_direction,

@@ -22,7 +22,7 @@ def read_updates(
     replies
         What Flower received, in any order.
     keys
-        Client key by node id; replies from other nodes were not asked for and are passed over.
+        Client key by node id, of the nodes that were asked.
     names
         The model's arrays in order, for NumPyClients, whose arrays have no names.
     arrays_key, weight_key
@@ -59,6 +59,18 @@ def read_evaluations(
         except ReplyError as error:
             refused[key] = str(error)
     return evaluations, contents, refused
+
+
+def expected_replies(replies: Sequence[Message], keys: Keys, group_id: str) -> tuple[list[Message], int]:
+    """The replies of nodes that were asked, to this round's messages, and the number of all others.
+
+    Flower's own word for a node that vanished comes from the SuperLink's id and is one of the others: who is missing
+    shows by who was asked.
+    """
+    kept = [
+        reply for reply in replies if reply.metadata.src_node_id in keys and reply.metadata.group_id in ("", group_id)
+    ]
+    return kept, len(replies) - len(kept)
 
 
 def _by_key(replies: Iterable[Message], keys: Keys) -> list[tuple[str, Message]]:

@@ -37,6 +37,13 @@ def log_round(report: RoundReport) -> None:
         )
     for key, reason in report.left_out.items():
         _log.warning("fedcome round %d: client %s left out: %s", report.round, key, reason)
+    if report.stray_replies:
+        _log.warning(
+            "fedcome round %d: %d replies that nobody waited for: from nodes that were not asked, of another round, or "
+            "Flower's word that a node vanished",
+            report.round,
+            report.stray_replies,
+        )
     if report.unchanged is not None:
         _log.error(
             "fedcome round %d: the model is unchanged: %s%s",

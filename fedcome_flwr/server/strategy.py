@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from logging import getLogger
-from time import monotonic, sleep
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,11 @@ from ..core.round_report import RoundReport
 from ..core.rounds import aggregate_round
 from ..core.selection import ConsensusSelection, Selection, Selector, UniformSelection, share_of
 from ..core.state import ServerState
+from .checkpoint import Checkpoint, CheckpointFile, check_model, check_settings, load_checkpoint, settings_of
 from .identity import Directory, client_seed
 from .instructions import memory_note, training_config
 from .numpy_records import instruction_records
+from .patience import Patience
 from .records import (
     CONTROL_KEY,
     comparable,
@@ -29,7 +31,7 @@ from .records import (
     to_arrays,
     to_record,
 )
-from .replies import read_evaluations, read_updates
+from .replies import expected_replies, read_evaluations, read_updates
 from .round_log import log_round, warn_of_silent_pull
 
 _log = getLogger("flwr")
@@ -64,8 +66,25 @@ class UpdateStrategy(FedAvg):
         N, the number of all clients of the federation, by which methods with client memory (SCAFFOLD, FedDyn, FedDC)
         divide their sums over all clients; also bounds FedFV's memory. By default the number of clients that are online
         or have been asked before.
+    checkpoint
+        File for the model and all that the server remembers, written atomically at the end of a round and of the
+        training. Files before it are kept as ``checkpoint.1``, ….
+    checkpoint_every
+        Rounds from one checkpoint to the next; 1 for methods with client memory, whose clients count on the server to
+        remember what it told them.
+    checkpoint_keep
+        How many checkpoints to keep, the newest included; with one, a damaged file is the end.
+    resume
+        ``True``: go on from ``checkpoint`` if the file is there. A path: go on from that file. ``num_rounds`` of
+        ``start`` then counts the rounds from the very beginning.
     node_timeout
         Seconds to wait for enough nodes to be online before giving up; ``None`` waits for ever, as Flower does.
+    patience
+        Rounds in a row without any usable reply after which the training stops with an error that gives the first
+        reason; ``None`` goes on.
+    authenticated
+        Whether SuperNodes authenticate, though none was registered with a name: clients are then known by their public
+        keys, and what they say of themselves does not count. Where a node has a name this is so anyway.
     on_round
         Called with the round's report once the round has been evaluated. Returning ``True`` ends training and keeps
         the result.
@@ -85,7 +104,13 @@ class UpdateStrategy(FedAvg):
         parameters: ParameterRule = is_parameter,
         client_config: ClientConfig | None = None,
         num_clients: int | None = None,
+        checkpoint: str | Path | None = None,
+        checkpoint_every: int = 1,
+        checkpoint_keep: int = 2,
+        resume: bool | str | Path = False,
         node_timeout: float | None = 3600.0,
+        patience: int | None = 5,
+        authenticated: bool = False,
         on_round: OnRound | None = None,
         **fedavg_options: Any,
     ) -> None:
@@ -95,15 +120,22 @@ class UpdateStrategy(FedAvg):
         check_positive_or_none("node_timeout", node_timeout)
         check_at_least("num_clients", num_clients if num_clients is not None else 1, 1)
         self.method = method if method is not None else fedavg()
+        if checkpoint_every > 1 and self.method.rule.has_memory:
+            raise ValueError(
+                f"checkpoint_every: expected 1 for {self.method.name}, found {checkpoint_every}: its clients' memories "
+                "move with the server's in every round"
+            )
         self.selector = selector if selector is not None else UniformSelection()
         self.seed = seed
         self.parameters = parameters
         self.client_config = client_config
         self.num_clients = num_clients
+        self.checkpoint = CheckpointFile(checkpoint, every=checkpoint_every, keep=checkpoint_keep, resume=resume)
         self.node_timeout = node_timeout
         self.on_round = on_round
         self.state = ServerState()
-        self._directory = Directory()
+        self._directory = Directory(authenticated=authenticated)
+        self._asked: dict[int, str] = {}
         self._broadcast: Arrays = {}
         self._control: ArrayRecord | None = None
         self._all_clients = 1
@@ -111,6 +143,7 @@ class UpdateStrategy(FedAvg):
         self._selection = Selection(())
         self._twins: dict[str, str] = {}
         self._report: RoundReport | None = None
+        self._patience = Patience(patience)
         self._ended = False
         self._reports_after_evaluate_fn = False
 
@@ -132,10 +165,26 @@ class UpdateStrategy(FedAvg):
     ) -> Result:
         """Train as Flower's ``start`` does.
 
-        Round numbers go on from the last call's; after ``on_round`` returned ``True`` the remaining rounds are
-        empty. When nothing was trained the result's arrays are the initial ones.
+        Round numbers go on from the last call's, or from the checkpoint's; in Flower's result they begin with 1. After
+        ``on_round`` returned ``True`` the remaining rounds are empty. When nothing was trained the result's arrays are
+        the initial ones.
+
+        Raises
+        ------
+        CheckpointError
+            The checkpoint to go on from is of another model or of other settings.
+        TimeoutError
+            Too few nodes came online in ``node_timeout`` seconds.
+        NoUsableReplyError
+            No client's reply could be used in ``patience`` rounds in a row.
         """
+        if (path := self.checkpoint.take_resume()) is not None:
+            restored = self.restore(path)
+            check_model(to_arrays(restored), to_arrays(initial_arrays), path)
+            initial_arrays, num_rounds = restored, max(0, num_rounds - self.state.round)
+            _log.info("fedcome: going on after round %d of %s, %d rounds to go", self.state.round, path, num_rounds)
         self._ended = False
+        self._patience.forget()
         self._reports_after_evaluate_fn = evaluate_fn is not None
         if note := memory_note(self.method, to_arrays(initial_arrays), self.parameters):
             _log.info("fedcome: %s", note)
@@ -151,7 +200,27 @@ class UpdateStrategy(FedAvg):
         self._broadcast = {}
         if not result.arrays:  # Flower leaves them empty, and a model that did not change is no empty model
             result.arrays = initial_arrays
+        self.checkpoint.save(self._checkpoint(to_arrays(result.arrays)), final=True)
         return result
+
+    def restore(self, path: str | Path) -> ArrayRecord:
+        """Take over the state of a checkpoint and return its model, for ``start(grid, initial_arrays, …)``.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is no such file.
+        DamagedFileError
+            Neither the file nor one before it is what was written.
+        CheckpointError
+            It was written with another method, selection or seed; the text names the differences.
+        """
+        path = Path(path)
+        found = load_checkpoint(path)
+        check_settings(found.settings, settings_of(self.method, self.selector, self.seed), path)
+        self.state = found.state
+        self.checkpoint.saved_round = found.state.round
+        return to_record(found.arrays)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -165,6 +234,7 @@ class UpdateStrategy(FedAvg):
         rng = np.random.default_rng((self.seed, server_round))
         self._selection = self.selector.choose(sorted(nodes), count, table=self.state.table, rng=rng)
         self._broadcast = to_arrays(arrays)
+        self._asked = {nodes[key]: key for key in self._selection.keys}
         self._all_clients = self._population(nodes)
         if self.method.rule.control:
             names, _ = split_names(self._broadcast, self.parameters)
@@ -183,16 +253,18 @@ class UpdateStrategy(FedAvg):
         """
         if self._ended:
             return None, None
-        replies = replies if isinstance(replies, list) else list(replies)
-        self._directory.learn(replies)
+        received = replies if isinstance(replies, list) else list(replies)
+        expected, strays = expected_replies(received, self._asked, _group("train", self.state.round + 1))
+        self._directory.learn(expected)
         updates, contents, refused = read_updates(
-            replies,
-            self._directory.keys,
+            expected,
+            self._asked,
             tuple(self._broadcast),
             arrays_key=self.arrayrecord_key,
             weight_key=self.weighted_by_key,
         )
-        replies.clear()
+        received.clear()
+        expected.clear()
         outcome = aggregate_round(
             self.state,
             self._broadcast,
@@ -204,15 +276,18 @@ class UpdateStrategy(FedAvg):
             parameters=self.parameters,
             num_clients=max(self._all_clients, len(updates)) if self.method.rule.has_memory else None,
         )
-        self.state, self._report = outcome.state, outcome.report
-        log_round(outcome.report)
-        self._warned_of_pull = self._warned_of_pull or warn_of_silent_pull(self.method, outcome.report)
-        usable = [contents[key] for key in outcome.report.clients]
+        report = replace(outcome.report, stray_replies=strays)
+        self.state, self._report = outcome.state, report
+        log_round(report)
+        self.checkpoint.save(self._checkpoint(outcome.arrays))
+        self._patience.learn(report)
+        self._warned_of_pull = self._warned_of_pull or warn_of_silent_pull(self.method, report)
+        usable = [contents[key] for key in report.clients]
         metrics = MetricRecord()
         if usable:
             metrics = self.train_metrics_aggr_fn(comparable(usable, self.weighted_by_key), self.weighted_by_key)
-        metrics.update(report_metrics(outcome.report))
-        changed = outcome.report.unchanged is None
+        metrics.update(report_metrics(report))
+        changed = report.unchanged is None
         return to_record(outcome.arrays) if changed else None, metrics
 
     def configure_evaluate(
@@ -225,6 +300,7 @@ class UpdateStrategy(FedAvg):
         count = max(share_of(len(nodes), self.fraction_evaluate), self.min_evaluate_nodes)
         rng = np.random.default_rng((self.seed, self.state.round, 1))  # 1: not the training round's draws
         chosen = UniformSelection().choose(sorted(nodes), count, table=self.state.table, rng=rng)
+        self._asked = {nodes[key]: key for key in chosen.keys}
         return [
             self._message(nodes[key], key, self.state.round, MessageType.EVALUATE, arrays, config)
             for key in chosen.keys
@@ -234,9 +310,8 @@ class UpdateStrategy(FedAvg):
         """Average the clients' metrics; a bad reply is left out, named and counted."""
         if self._ended:
             return None
-        evaluations, contents, refused = read_evaluations(
-            replies, self._directory.keys, weight_key=self.weighted_by_key
-        )
+        expected, _ = expected_replies(list(replies), self._asked, _group("evaluate", self.state.round))
+        evaluations, contents, refused = read_evaluations(expected, self._asked, weight_key=self.weighted_by_key)
         for key, reason in refused.items():
             _log.warning("fedcome round %d: evaluation of client %s left out: %s", self.state.round, key, reason)
         if self._report is not None:
@@ -274,22 +349,11 @@ class UpdateStrategy(FedAvg):
 
     def _nodes(self, grid: Grid, needed: int) -> dict[str, int]:
         """Node id by client key, of the nodes online, waiting for as many as are needed."""
-        deadline = None if self.node_timeout is None else monotonic() + self.node_timeout
-        while len(online := list(grid.get_node_ids())) < max(needed, self.min_available_nodes):
-            wanted = max(needed, self.min_available_nodes)
-            if deadline is not None and monotonic() > deadline:
-                raise TimeoutError(
-                    f"expected at least {wanted} nodes online, found {len(online)} after {self.node_timeout:g} s; "
-                    "start more SuperNodes, or lower min_train_nodes, min_evaluate_nodes and min_available_nodes"
-                )
-            _log.info("Waiting for nodes to connect: %d connected (minimum required: %d).", len(online), wanted)
-            sleep(1)
-        nodes, self._twins = self._directory.refresh(grid)
-        while not self._directory.keys.keys() >= set(grid.get_node_ids()):
-            # A simulation's nodes come up while it starts, but all of them before the first one answers, so that round
-            # 1 draws from all.
-            nodes, self._twins = self._directory.refresh(grid)
+        nodes, self._twins = self._directory.wait(grid, max(needed, self.min_available_nodes), self.node_timeout)
         return nodes
+
+    def _checkpoint(self, arrays: Arrays) -> Checkpoint:
+        return Checkpoint(arrays, self.state, settings_of(self.method, self.selector, self.seed))
 
     def _population(self, online: Mapping[str, int]) -> int:
         """N: as given, else the number of clients that are online or have been asked before."""
@@ -323,7 +387,12 @@ class UpdateStrategy(FedAvg):
             content |= instruction_records(kind, arrays, record)
         if training and self._control is not None:
             content[CONTROL_KEY] = self._control
-        return Message(RecordDict(content), node_id, kind)
+        return Message(RecordDict(content), node_id, kind, group_id=_group(kind, server_round))
+
+
+def _group(kind: str, server_round: int) -> str:
+    """What a round's messages and the replies to them have in common."""
+    return f"{kind}-{server_round}"
 
 
 class FedCOMEStrategy(UpdateStrategy):

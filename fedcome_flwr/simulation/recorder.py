@@ -4,25 +4,28 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result, Strategy
 
 from .observer import Phase, RunObserver
+from .run_config import AppError
 
 
 @contextmanager
-def recorded_strategies(observer: RunObserver) -> Iterator[list[Result]]:
+def recorded_strategies(observer: RunObserver, resume: Path | None = None) -> Iterator[list[Result]]:
     """Collect what each ``Strategy.start`` returns while the ``with`` block runs.
 
     A ServerApp's main function gives nothing back, so ``start`` is wrapped for a while: in ``Strategy`` and
     in each class that has its own. Of calls within calls (``super().start``) the outermost counts. The
-    observer hears of the start, of each round's metrics and of the end.
+    observer hears of the start, of each round's metrics and of the end. With ``resume`` the first strategy goes on from
+    that checkpoint.
     """
     results: list[Result] = []
     with ExitStack() as stack:
-        recorder = _Recorder(observer, results)
+        recorder = _Recorder(observer, results, resume)
         for strategy_class in _with_subclasses(Strategy):
             if "start" in vars(strategy_class):
                 stack.enter_context(_replaced(strategy_class, "start", recorder.wrap_start))
@@ -30,8 +33,9 @@ def recorded_strategies(observer: RunObserver) -> Iterator[list[Result]]:
 
 
 class _Recorder:
-    def __init__(self, observer: RunObserver, results: list[Result]) -> None:
+    def __init__(self, observer: RunObserver, results: list[Result], resume: Path | None) -> None:
         self._observer = observer
+        self._resume = resume
         self._results = results
         self._inside = False
 
@@ -42,7 +46,9 @@ class _Recorder:
                 return start(strategy, *args, **kwargs)
             self._inside = True
             try:
-                self._observer.started(_num_rounds(start, (strategy, *args), kwargs))
+                done = self._resumed(strategy)
+                num_rounds = _num_rounds(start, (strategy, *args), kwargs)
+                self._observer.started(None if num_rounds is None else max(0, num_rounds - done))
                 if kwargs.get("evaluate_fn"):
                     kwargs["evaluate_fn"] = self._wrap_evaluate_fn(kwargs["evaluate_fn"])
                 with (
@@ -58,6 +64,19 @@ class _Recorder:
             return result
 
         return recorded_start
+
+    def _resumed(self, strategy: Strategy) -> int:
+        """Let the run's first strategy go on from the checkpoint; the number of rounds that it has behind it then."""
+        resume, self._resume = self._resume, None
+        if resume is None:
+            return 0
+        from ..server.checkpoint import load_checkpoint
+        from ..server.strategy import UpdateStrategy
+
+        if not isinstance(strategy, UpdateStrategy):
+            raise AppError(f"resume: expected a strategy of fedcome_flwr, found {type(strategy).__name__}")
+        strategy.checkpoint.resume = resume
+        return load_checkpoint(resume).state.round
 
     def _wrap_aggregate(self, phase: Phase, strategy: Strategy) -> Callable[..., Any]:
         def wrap(aggregate: Callable[..., Any]) -> Callable[..., Any]:

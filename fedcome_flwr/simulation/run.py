@@ -33,6 +33,7 @@ def run_app(
     backend: str = "inline",
     client_cpus: float | None = None,
     client_gpus: float | None = None,
+    resume: str | Path | None = None,
     debug: bool = False,
     observer: RunObserver | None = None,
 ) -> RunResult:
@@ -69,6 +70,9 @@ def run_app(
         On Ray, CPU cores for each client (default: 1); they decide how many clients run at a time.
     client_gpus
         On Ray, share of a GPU for each client (default: 0, no GPU), such as 0.25 for four clients on each.
+    resume
+        Checkpoint of one of our strategies: the run goes on where it was written, and the app's number of rounds counts
+        from the very beginning.
     debug
         Let an exception in a client end the run, at the place where it happened, instead of becoming an
         error reply.
@@ -84,6 +88,8 @@ def run_app(
     """
     called_at = time.perf_counter()
     _check_backend(backend, client_cpus, client_gpus, debug)
+    if resume is not None and not Path(resume).is_file():
+        raise AppError(f"resume: expected a checkpoint, found no file {str(resume)!r}")
     tally = Tally(observer)
     with ExitStack() as stack:
         if seed is not None:
@@ -101,7 +107,7 @@ def run_app(
             stack.enter_context(fresh_imports(place))
             server_app, client_app = load_components(folder)
         num_supernodes = DEFAULT_NUM_SUPERNODES if num_supernodes is None else num_supernodes
-        results = stack.enter_context(recorded_strategies(tally))
+        results = stack.enter_context(recorded_strategies(tally, None if resume is None else Path(resume).absolute()))
         if seed is not None:
             seed_generators(seed)  # again, so that what the import drew makes no difference
         tally.opened(num_supernodes, config)

@@ -66,6 +66,7 @@ def build_strategy(config: UserConfig) -> UpdateStrategy:
         seed=int(config["seed"]),
         fraction_train=float(config["fraction-train"]),
         fraction_evaluate=float(config["fraction-evaluate"]),
+        checkpoint=str(config["checkpoint"]) or None,
         on_round=JsonLines(report) if report else None,
     )
 
