@@ -75,8 +75,11 @@ class ConsensusPrograms:
         :math:`w`. It is zero exactly where :math:`w_{ij} \ge 0` at :math:`\hat v_{ij} = 0`, :math:`w_{ij} =
         0` in between and :math:`w_{ij} \le 0` at :math:`\hat v_{ij} = c`.
         """
-        moved = np.clip(duals - self.products(rows, duals), 0.0, self.limit)
-        violations: FloatArray = np.abs(duals - moved).max(axis=1, initial=0.0)
+        return self.violations(duals, self.products(rows, duals))
+
+    def violations(self, duals: FloatArray, products: FloatArray) -> FloatArray:
+        """The same for known products, shape ``[n]``."""
+        violations: FloatArray = np.abs(duals - np.clip(duals - products, 0.0, self.limit)).max(axis=1, initial=0.0)
         return violations
 
 

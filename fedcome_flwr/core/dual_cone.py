@@ -134,9 +134,9 @@ def solve_consensus(
     if present.size:
         programs = ConsensusPrograms(cosines[block], limit)
         duals[block], solver, fallbacks = _first_success(programs, solver)
-        everyone = np.arange(present.size)
-        residual = float(programs.residuals(everyone, duals[block]).max())
-        smallest_product = float(programs.products(everyone, duals[block]).min())
+        products = programs.products(np.arange(present.size), duals[block])
+        residual = float(programs.violations(duals[block], products).max())
+        smallest_product = float(products.min())
     coefficients = np.eye(len(norms))
     coefficients[block] += duals[block] * (norms[present, None] / norms[present])
     return ConsensusSolution(
