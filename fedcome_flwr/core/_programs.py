@@ -1,16 +1,22 @@
-"""The M programs behind the consensus direction, checked, normalised and with their shared matrix split."""
+"""The M programs behind the consensus direction, checked and normalised."""
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
 
 FloatArray = NDArray[np.float64]
+IndexArray = NDArray[np.intp]
 
 # Of |g_i||g_j|. Sums in float64 agree far better; float32 sums, or a matrix that is no Gram matrix, do not.
 _SYMMETRY_TOLERANCE = 1e-9
+# From this size and below this share of non-zero duals, the sparse product is faster than the dense one.
+_LARGE, _SPARSE = 200_000, 0.1
 _TINY = float(np.finfo(np.float64).tiny)
-_EPSILON = float(np.finfo(np.float64).eps)
+EPSILON: Final = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,63 +29,58 @@ class ConsensusPrograms:
     .. math:: \hat v_i = \arg\min_{0 \le \hat v \le c}
               \tfrac12 \hat v^\top \hat K \hat v + \hat K_i^\top \hat v .
 
-    Eigenvalues of :math:`\hat K` below :math:`m \varepsilon \lambda_{\max}` are rounding noise, of either
-    sign: solvers see the matrix without them, :math:`F F^\top`, for which each program has a solution.
-
     Attributes
     ----------
     cosines
-        :math:`\hat K` as it was given, shape ``[m, m]``: what solutions are judged by.
-    hessian
-        :math:`F F^\top`, shape ``[m, m]``: what solvers solve; ``cosines`` itself at full rank.
-    eigenvalues, eigenvectors
-        Of ``hessian``, ascending, shapes ``[m]`` and ``[m, m]`` (columns).
-    negligible
-        The bound :math:`m \varepsilon \lambda_{\max}`.
+        :math:`\hat K`, shape ``[m, m]``.
     limit
         The upper bound :math:`c`; infinite without one.
     """
 
     cosines: FloatArray
-    hessian: FloatArray
-    eigenvalues: FloatArray
-    eigenvectors: FloatArray
-    negligible: float
     limit: float
 
-    @classmethod
-    def of(cls, cosines: FloatArray, limit: float) -> "ConsensusPrograms":
-        """Split the matrix of cosines, shape ``[m, m]``, into its eigenvalues."""
-        eigenvalues, eigenvectors = np.linalg.eigh(cosines)
-        negligible = len(cosines) * _EPSILON * float(eigenvalues[-1])
-        kept = eigenvalues > negligible
-        hessian = cosines
-        if not kept.all():
-            eigenvalues = np.where(kept, eigenvalues, 0.0)
-            factor = eigenvectors * np.sqrt(eigenvalues)
-            hessian = factor @ factor.T
-        return cls(cosines, hessian, eigenvalues, eigenvectors, negligible, limit)
-
-    @property
+    @cached_property
     def factor(self) -> FloatArray:
-        """F, shape ``[m, rank]``: the directions of the clients in an orthonormal basis of their span."""
-        kept = self.eigenvalues > 0.0
-        factor: FloatArray = self.eigenvectors[:, kept] * np.sqrt(self.eigenvalues[kept])
+        r"""F with :math:`\hat K = F F^\top`, shape ``[m, rank]``: the clients' directions in an orthonormal basis.
+
+        Eigenvalues below :math:`m \varepsilon \lambda_{\max}` are rounding noise, of either sign, and left out.
+        """
+        eigenvalues, eigenvectors = np.linalg.eigh(self.cosines)
+        kept = eigenvalues > len(self.cosines) * EPSILON * eigenvalues[-1]
+        factor: FloatArray = eigenvectors[:, kept] * np.sqrt(eigenvalues[kept])
         return factor
 
-    def products(self, duals: FloatArray) -> FloatArray:
-        r"""Products :math:`\langle\tilde g_i, g_j\rangle / (\|g_i\|\|g_j\|)`, shape ``[m, m]``."""
-        return duals @ self.cosines + self.cosines
+    def products(self, rows: IndexArray, duals: FloatArray) -> FloatArray:
+        r"""Products :math:`\langle\tilde g_i, g_j\rangle / (\|g_i\|\|g_j\|)`, shape ``[n, m]``.
 
-    def residual(self, duals: FloatArray) -> float:
-        r"""Violation of the optimality (KKT) conditions, the largest over all programs.
+        Parameters
+        ----------
+        rows
+            The programs i, shape ``[n]``.
+        duals
+            Their normalised duals, shape ``[n, m]``.
+        """
+        if duals.size > _LARGE and np.count_nonzero(duals) < _SPARSE * duals.size:
+            moves = np.asarray(csr_array(duals) @ self.cosines, dtype=np.float64)
+        else:
+            moves = duals @ self.cosines
+        moves += self.cosines[rows]
+        return moves
 
-        :math:`\max_{ij} |\hat v_{ij} - \mathrm{clip}(\hat v_{ij} - w_{ij}, 0, c)|` with the products
+    def residuals(self, rows: IndexArray, duals: FloatArray) -> FloatArray:
+        r"""Violation of the optimality (KKT) conditions of each program, shape ``[n]``.
+
+        :math:`\max_j |\hat v_{ij} - \mathrm{clip}(\hat v_{ij} - w_{ij}, 0, c)|` with the products
         :math:`w`. It is zero exactly where :math:`w_{ij} \ge 0` at :math:`\hat v_{ij} = 0`, :math:`w_{ij} =
         0` in between and :math:`w_{ij} \le 0` at :math:`\hat v_{ij} = c`.
         """
-        moved = np.clip(duals - self.products(duals), 0.0, self.limit)
-        return float(np.abs(duals - moved).max(initial=0.0))
+        return self.violations(duals, self.products(rows, duals))
+
+    def violations(self, duals: FloatArray, products: FloatArray) -> FloatArray:
+        """The same for known products, shape ``[n]``."""
+        violations: FloatArray = np.abs(duals - np.clip(duals - products, 0.0, self.limit)).max(axis=1, initial=0.0)
+        return violations
 
 
 def checked_gram(gram: ArrayLike) -> FloatArray:

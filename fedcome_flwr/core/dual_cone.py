@@ -103,9 +103,10 @@ def solve_consensus(
     pseudo-gradients are linearly dependent the vectors :math:`\tilde g_i` are unique, their coefficients need
     not be.
 
-    Two limits of float64, which the certificate reports: clients opposed up to a relative 1e-7 or less need
-    duals of 1e6 and more, whose products are rounded above 1e-9; and a Gram matrix summed in float32 with
-    more clients than dimensions is indefinite by about 1e-7.
+    Two limits of float64, which the certificate reports. A cone that is not empty but narrower than about 1e-7
+    (two clients opposed up to that angle, and a third one against what the two share) needs duals of 1e6 and
+    more, whose products are rounded above 1e-9. And a Gram matrix summed in float32 with more clients than
+    dimensions is indefinite by about 1e-7: its programs are solved up to that number, and not certified.
 
     Parameters
     ----------
@@ -131,10 +132,11 @@ def solve_consensus(
     residual, smallest_product = 0.0, 0.0
     fallbacks: tuple[str, ...] = ()
     if present.size:
-        programs = ConsensusPrograms.of(cosines[block], limit)
+        programs = ConsensusPrograms(cosines[block], limit)
         duals[block], solver, fallbacks = _first_success(programs, solver)
-        residual = programs.residual(duals[block])
-        smallest_product = float(programs.products(duals[block]).min())
+        products = programs.products(np.arange(present.size), duals[block])
+        residual = float(programs.violations(duals[block], products).max())
+        smallest_product = float(products.min())
     coefficients = np.eye(len(norms))
     coefficients[block] += duals[block] * (norms[present, None] / norms[present])
     return ConsensusSolution(
@@ -166,7 +168,7 @@ def _first_success(programs: ConsensusPrograms, solver: str) -> tuple[NDArray[np
         except (ArithmeticError, RuntimeError, ValueError) as error:  # LinAlgError is a ValueError
             reason = f"{type(error).__name__}: {error}"
         else:
-            residual = programs.residual(duals)
+            residual = programs.residuals(np.arange(len(duals)), duals).max()
             if residual <= _FAILED_RESIDUAL:  # false for NaN as well
                 return duals, name, failed
             reason = f"optimality residual {residual:.1e}"

@@ -131,7 +131,7 @@ def test_agreeing_clients_keep_their_vectors(solver: str, limit: float | None) -
     need(solver)
     gram = sample(grams.agreeing)
     solution = solve_consensus(gram, solver=solver, influence_limit=limit)
-    tolerance = {"newton": 0.0, "nnls": 1e-15, "cvxopt": 1e-7}[solver]
+    tolerance = {"newton": 0.0, "nnls": 1e-15, "cvxopt": 1e-7}[solver]  # nnls sees the matrix through its factor
     np.testing.assert_allclose(solution.coefficients, np.eye(len(gram)), rtol=0.0, atol=tolerance)
 
 
