@@ -1,10 +1,15 @@
 """Two passes over the pseudo-gradients: their Gram matrix, and their combination.
 
 Both walk over the model in blocks of bounded size, so that the clients × parameters matrix never exists: beside the
-replies, memory holds one block (at most 16 MiB, or one column of all clients) and, in the second pass, the new model.
+replies, memory holds a block for each thread (at most 4 MiB, or 256 columns of all clients), a few Gram matrices (at
+most 32 MiB, or one) and, in the second pass, the new model. What is cut where and summed in which order depends on the
+number of clients and on the model, never on the number of threads, which therefore does not show in the bytes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +17,19 @@ from numpy.typing import NDArray
 from .arrays import Arrays
 from .updates import ClientUpdate, flat
 
-_BLOCK_BYTES = 16 * 2**20  # fits in a server CPU's last-level cache; larger blocks were no faster
+_BLOCK_BYTES = 4 * 2**20  # larger blocks were no faster
+_WIDEST = 2**15  # columns: narrower blocks of few clients took up to twice as long, in NumPy's overhead
+_NARROWEST = 2**8  # columns of very many clients
+_LANES = 16  # most threads that can be used
+_LANE_BYTES = 32 * 2**20  # of Gram matrices, one a lane
+# OpenBLAS computes products of n × k by k × n with n² k <= 2^18 in one thread. Its own threads work against ours, were
+# four times slower at 30 to 100 clients on a machine with other work, and may show in the last bits.
+_PRODUCT = 2**18
+_GROUP = 32  # most clients in a product, where it is about as fast as a large one
 
 _Piece = tuple[str, slice, slice]  # array's name, place in the flattened array, columns of the block
+_Block = list[_Piece]
+_T = TypeVar("_T")
 
 
 def gram_matrix(reference: Arrays, updates: Sequence[ClientUpdate], names: Sequence[str]) -> NDArray[np.float64]:
@@ -34,9 +49,21 @@ def gram_matrix(reference: Arrays, updates: Sequence[ClientUpdate], names: Seque
         The parameters.
     """
     gram = np.zeros((len(updates), len(updates)))
-    with np.errstate(invalid="ignore", over="ignore"):  # non-finite replies are found in the result and left out
-        for _, block in _blocks(reference, updates, names):
-            gram += block @ block.T  # NumPy calls BLAS's symmetric product here
+    if not updates:
+        return gram
+    lanes = max(1, min(_LANES, _LANE_BYTES // gram.nbytes))
+
+    def partial(blocks: Sequence[_Block]) -> NDArray[np.float64]:
+        part = np.zeros_like(gram)
+        with np.errstate(invalid="ignore", over="ignore"):  # non-finite replies are found in the result and left out
+            for _, _, block in _filled(reference, updates, blocks):
+                _add_products(block, part)
+        return part
+
+    for part in _in_lanes(partial, _cut(reference, names, len(updates)), lanes):
+        gram += part
+    upper = np.triu_indices(len(gram), 1)
+    gram.T[upper] = gram[upper]
     return gram
 
 
@@ -45,10 +72,17 @@ def combine(
 ) -> dict[str, NDArray[np.float64]]:
     r"""The combination :math:`\sum_i c_i g_i` itself, by name, in float64. ``coefficients`` has shape ``[m]``."""
     total = {name: np.empty(reference[name].shape) for name in names}
-    for pieces, block in _blocks(reference, updates, names):
-        direction = coefficients @ block
-        for name, piece, columns in pieces:
-            total[name].reshape(-1)[piece] = direction[columns]
+    if not updates:
+        return {name: np.zeros_like(array) for name, array in total.items()}
+
+    def write(blocks: Sequence[_Block]) -> None:
+        for pieces, _, block in _filled(reference, updates, blocks):
+            direction = _combined(coefficients, block)
+            for name, piece, columns in pieces:
+                total[name].reshape(-1)[piece] = direction[columns]
+
+    for _ in _in_lanes(write, _cut(reference, names, len(updates)), _LANES):
+        pass
     return total
 
 
@@ -75,42 +109,86 @@ def apply_combination(
     """
     offset = offset or {}
     new = {name: np.empty_like(reference[name], order="C", subok=False) for name in names}
-    for pieces, block in _blocks(reference, updates, names):
-        direction = coefficients @ block
-        for name, piece, columns in pieces:
-            values = flat(reference[name])[piece].astype(np.float64) - direction[columns]
-            if name in offset:
-                values += offset[name].reshape(-1)[piece]
-            with np.errstate(over="ignore"):
-                new[name].reshape(-1)[piece] = values
-            if not np.isfinite(new[name].reshape(-1)[piece]).all():
-                raise OverflowError(f"the new values of array {name!r} do not fit its type {new[name].dtype}")
+
+    def write(blocks: Sequence[_Block]) -> str | None:
+        """Fill the blocks' places in the new model; the first array that overflows, if one does."""
+        for pieces, old, block in _filled(reference, updates, blocks):
+            old -= _combined(coefficients, block)
+            for name, piece, columns in pieces:
+                if name in offset:
+                    old[columns] += offset[name].reshape(-1)[piece]
+                place = new[name].reshape(-1)[piece]
+                with np.errstate(over="ignore"):
+                    place[:] = old[columns]
+                if not np.isfinite(place).all():
+                    return name
+        return None
+
+    for name in _in_lanes(write, _cut(reference, names, len(updates)), _LANES):
+        if name is not None:
+            raise OverflowError(f"the new values of array {name!r} do not fit its type {new[name].dtype}")
     return new
 
 
-def _blocks(
-    reference: Arrays, updates: Sequence[ClientUpdate], names: Sequence[str]
-) -> Iterator[tuple[list[_Piece], NDArray[np.float64]]]:
-    """Blocks of the pseudo-gradients, shape ``[m, width]``, each with the pieces of arrays that it holds.
+def _combined(coefficients: NDArray[np.float64], block: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The block's combination; no BLAS product, for its threads."""
+    return np.asarray(np.einsum("i,ij->j", coefficients, block))
 
-    Small arrays share a block, large ones span several. The block's memory is reused: take what you need before
-    the next one.
+
+def _add_products(block: NDArray[np.float64], gram: NDArray[np.float64]) -> None:
+    """Add the block's products to the Gram matrix, on and above the diagonal of groups of clients."""
+    clients, width = block.shape
+    groups = [slice(start, min(start + _GROUP, clients)) for start in range(0, clients, _GROUP)]
+    depth = _power_of_two(_PRODUCT // min(clients, _GROUP) ** 2)
+    deep = width - width % depth
+    # [clients, width] as a stack of [clients, depth], and what remains at the model's end
+    stacks = [block[:, :deep].reshape(clients, -1, depth).transpose(1, 0, 2), block[None, :, deep:]]
+    for stack in (stack for stack in stacks if stack.size):
+        for place, rows in enumerate(groups):
+            for columns in groups[place:]:
+                gram[rows, columns] += (stack[:, rows] @ stack[:, columns].transpose(0, 2, 1)).sum(axis=0)
+
+
+def _in_lanes(work: Callable[[Sequence[_Block]], _T], blocks: Sequence[_Block], lanes: int) -> Iterator[_T]:
+    """The results of ``lanes`` shares of the blocks, in order, computed by as many threads as there are processors."""
+    shares = [blocks[lane::lanes] for lane in range(min(lanes, len(blocks)))]
+    threads = min(_processors(), len(shares))
+    if threads < 2:
+        yield from map(work, shares)
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            yield from pool.map(work, shares)
+
+
+def _processors() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _filled(
+    reference: Arrays, updates: Sequence[ClientUpdate], blocks: Sequence[_Block]
+) -> Iterator[tuple[_Block, NDArray[np.float64], NDArray[np.float64]]]:
+    """Each block's pieces, its part of the reference and its pseudo-gradients, shapes ``[width]`` and ``[m, width]``.
+
+    The memory is reused: take what you need before the next one.
     """
-    size = sum(reference[name].size for name in names)
-    width = max(1, min(size, _BLOCK_BYTES // (8 * max(1, len(updates)))))
-    memory = np.empty((len(updates), width))
-    for pieces in _pieces(reference, names, width):
+    width = max(pieces[-1][2].stop for pieces in blocks)
+    memory, reference_memory = np.empty((len(updates), width)), np.empty(width)
+    for pieces in blocks:
         used = pieces[-1][2].stop
-        block = memory[:, :used]
-        for row, update in zip(block, updates, strict=True):
-            for name, piece, columns in pieces:
-                update.write_pseudo_gradient(reference[name], name, piece, row[columns])
-        yield pieces, block
+        block, old = memory[:, :used], reference_memory[:used]
+        for name, piece, columns in pieces:
+            old[columns] = flat(reference[name])[piece]
+            for row, update in zip(block, updates, strict=True):
+                update.write_pseudo_gradient(old[columns], name, piece, row[columns])
+        yield pieces, old, block
 
 
-def _pieces(reference: Arrays, names: Sequence[str], width: int) -> Iterator[list[_Piece]]:
-    """The model cut into blocks of ``width`` numbers (the last may be narrower)."""
-    pieces: list[_Piece] = []
+def _cut(reference: Arrays, names: Sequence[str], clients: int) -> list[_Block]:
+    """The model cut into blocks of one width (the last may be narrower); small arrays share a block."""
+    width = min(_WIDEST, max(_NARROWEST, _power_of_two(_BLOCK_BYTES // (8 * clients))))
+    blocks: list[_Block] = []
+    pieces: _Block = []
     used = 0
     for name in names:
         size, start = reference[name].size, 0
@@ -119,7 +197,11 @@ def _pieces(reference: Arrays, names: Sequence[str], width: int) -> Iterator[lis
             pieces.append((name, slice(start, start + length), slice(used, used + length)))
             start, used = start + length, used + length
             if used == width:
-                yield pieces
+                blocks.append(pieces)
                 pieces, used = [], 0
-    if pieces:
-        yield pieces
+    return [*blocks, pieces] if pieces else blocks
+
+
+def _power_of_two(most: int) -> int:
+    """The largest power of two that is not above ``most``, at least 1."""
+    return 1 << max(most, 1).bit_length() - 1

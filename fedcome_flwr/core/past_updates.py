@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import Arrays
-from .updates import ClientUpdate
+from .updates import ClientUpdate, flat
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +54,6 @@ def remembered(
 
 def _pseudo_gradient(update: ClientUpdate, reference: NDArray[np.generic], name: str) -> NDArray[np.generic]:
     values = np.empty(reference.size)
-    update.write_pseudo_gradient(reference, name, slice(None), values)
+    update.write_pseudo_gradient(flat(reference).astype(np.float64), name, slice(None), values)
     with np.errstate(over="ignore"):
         return np.asarray(values.astype(reference.dtype)).reshape(reference.shape)

@@ -40,14 +40,16 @@ class ClientUpdate:
     memory_round: int | None = None
 
     def write_pseudo_gradient(
-        self, reference: NDArray[np.generic], name: str, piece: slice, out: NDArray[np.float64]
+        self, reference: NDArray[np.float64], name: str, piece: slice, out: NDArray[np.float64]
     ) -> None:
-        """Write a piece of the flattened pseudo-gradient of array ``name`` to ``out``, subtracted in float64."""
-        values = flat(self.arrays[name])[piece]
-        if self.kind == "pseudo-gradient":
-            out[:] = values
-        else:
-            np.subtract(flat(reference)[piece], values, out=out, dtype=np.float64)
+        """Write a piece of the flattened pseudo-gradient of array ``name`` to ``out``, subtracted in float64.
+
+        ``reference`` is the same piece of the broadcast model: cast once for all clients, and this way NumPy casts and
+        subtracts in two fast loops instead of one through its buffers, which takes twice the time.
+        """
+        out[:] = flat(self.arrays[name])[piece]
+        if self.kind == "arrays":
+            np.subtract(reference, out, out=out)
 
 
 def flat(array: NDArray[np.generic]) -> NDArray[np.generic]:

@@ -9,9 +9,9 @@ from tests.unit.core._updates import PARAMETERS, model, stacked, trained
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("block_bytes", [1, 8 * 5 * 4, gram._BLOCK_BYTES])
-def test_gram_and_combination_equal_the_dense_ones(dtype, block_bytes, monkeypatch):
-    monkeypatch.setattr(gram, "_BLOCK_BYTES", block_bytes)
+@pytest.mark.parametrize("widest", [1, 5, gram._WIDEST])
+def test_gram_and_combination_equal_the_dense_ones(dtype, widest, monkeypatch):
+    monkeypatch.setattr(gram, "_WIDEST", widest)
     reference = model(dtype)
     updates = [trained(reference, str(i), i) for i in range(5)]
     dense = stacked(reference, updates)
@@ -24,6 +24,53 @@ def test_gram_and_combination_equal_the_dense_ones(dtype, block_bytes, monkeypat
     tolerance = 2 * float(np.finfo(dtype).eps)
     found = np.concatenate([new[n].ravel() for n in PARAMETERS]).astype(float)
     np.testing.assert_allclose(found, flat, rtol=tolerance, atol=tolerance)
+
+
+def many_clients(count: int, size: int) -> tuple[dict[str, np.ndarray], list[ClientUpdate], np.ndarray]:
+    """A model in three arrays, clients around it, and their pseudo-gradients as rows."""
+    rng = np.random.default_rng(count)
+
+    def cut(values: np.ndarray) -> dict[str, np.ndarray]:
+        return dict(zip("abc", np.split(values, [size // 3, size // 3 + 1]), strict=True))
+
+    centre = rng.normal(size=size).astype("float32")
+    values = centre + rng.normal(size=(count, size)).astype("float32")
+    updates = [ClientUpdate(f"{i:03d}", cut(row), 1) for i, row in enumerate(values)]
+    return cut(centre), updates, centre.astype(float) - values.astype(float)
+
+
+@pytest.mark.parametrize("count", [1, 2, 31, 32, 33, 64, 70])
+@pytest.mark.parametrize("size", [1, 255, 5000, 40_000])
+def test_any_number_of_clients_and_any_size_give_the_dense_gram_matrix(count, size):
+    reference, updates, dense = many_clients(count, size)
+    found = gram_matrix(reference, updates, tuple("abc"))
+    np.testing.assert_allclose(found, dense @ dense.T, rtol=1e-12, atol=1e-12 * size)
+    np.testing.assert_array_equal(found, found.T)
+
+
+def test_without_clients_the_gram_matrix_is_empty():
+    assert gram_matrix(model(), [], PARAMETERS).shape == (0, 0)
+
+
+@pytest.mark.parametrize("count", [1, 10, 40])
+def test_the_number_of_threads_does_not_show_in_the_bytes(count, monkeypatch):
+    monkeypatch.setattr(gram, "_WIDEST", 64)  # many blocks
+    reference, updates, _ = many_clients(count, 10_000)
+    results = []
+    for threads in (1, 2, 5, 64):
+        monkeypatch.setattr(gram, "_processors", lambda threads=threads: threads)
+        new = apply_combination(reference, updates, tuple("abc"), np.linspace(-1, 1, count))
+        results.append((gram_matrix(reference, updates, tuple("abc")).tobytes(), [new[n].tobytes() for n in "abc"]))
+    assert all(result == results[0] for result in results)
+
+
+def test_threads_ignore_overflow_of_values_that_are_found_later(monkeypatch):
+    monkeypatch.setattr(gram, "_processors", lambda: 4)
+    monkeypatch.setattr(gram, "_WIDEST", 2)
+    update = ClientUpdate("a", {"w": np.full(9, 1e200)}, 1)
+    found = gram_matrix({"w": np.zeros(9)}, [update, ClientUpdate("b", {"w": np.ones(9)}, 1)], ("w",))
+    assert np.isinf(found[0, 0])
+    assert found[1, 1] == 9
 
 
 def test_a_pseudo_gradient_reply_means_the_same_as_a_model_reply():
