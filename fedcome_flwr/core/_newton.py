@@ -60,7 +60,6 @@ def solve_newton(programs: ConsensusPrograms) -> FloatArray:
             found, errors = _newton(programs, systems, rows, clipped, guess, _NEWTON_STEPS)
             duals[rows[errors <= _SOLVED]] = found[errors <= _SOLVED]
             rows, guess = rows[errors > _SOLVED], guess[errors > _SOLVED]
-            best = 0.0
         if rows.size == 0:
             return duals
     duals[rows] = pivot(programs, systems, rows, duals[rows], _SOLVED)
