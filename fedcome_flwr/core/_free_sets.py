@@ -30,24 +30,25 @@ class FreeSystems:
         Lower Cholesky factor of the matrix with a larger shift, ``m`` units of rounding, shape ``[m, m]``; the
         upper triangle is unused. Inverses need the larger shift.
     indefinite
-        0 for a matrix that is positive semi-definite up to rounding, as Gram matrices summed in float64 are.
-        Otherwise a shift that makes it definite (in steps of ten): no program is defined more closely.
+        Whether the matrix is further from positive semi-definite than rounding explains, as Gram matrices summed
+        in float32 are. Then both shifts are the first of 10, 100, ... times the larger one that repairs it.
     """
 
     shifted: FloatArray
     factor: FloatArray
-    indefinite: float
+    indefinite: bool
 
     @classmethod
     def of(cls, cosines: FloatArray) -> "FreeSystems":
         """Find the shift for a matrix of cosines, shape ``[m, m]``."""
         rounding = EPSILON * float(np.linalg.norm(cosines))
-        shift, indefinite = len(cosines) * rounding, 0.0
+        small, large = 8.0 * rounding, len(cosines) * rounding
+        indefinite = False
         while True:
-            factor, failed = lapack.dpotrf(plus_diagonal(cosines, shift), lower=1, clean=0)
+            factor, failed = lapack.dpotrf(plus_diagonal(cosines, large), lower=1, clean=0)
             if not failed:
-                return cls(plus_diagonal(cosines, max(8.0 * rounding, indefinite)), factor, indefinite)
-            shift = indefinite = 10.0 * shift
+                return cls(plus_diagonal(cosines, large if indefinite else small), factor, indefinite)
+            large, indefinite = 10.0 * large, True
 
     @cached_property
     def inverse(self) -> FloatArray:

@@ -10,6 +10,8 @@ r"""Our exact solver for all programs at once: splitting finds the active sets, 
    the stage before barely moved along. What the last stage leaves, single moves finish (``_pivoting``).
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from ._free_sets import FreeSystems
@@ -17,10 +19,10 @@ from ._pivoting import pivot
 from ._programs import ConsensusPrograms, FloatArray, IndexArray
 from ._splitting import split
 
-# Penalty and number of steps. The first stage settles measured federations of 100 to 1000 clients, the second
-# those with about as many clients as dimensions, the next ones condition numbers up to 1e12, and the last ones
-# camps of clients that are nearly opposed.
-_STAGES = ((0.6, 30), (0.05, 60), (5e-3, 60), (5e-4, 60), (5e-5, 60), (1e-6, 60), (1e-8, 30), (1e-10, 30))
+# Penalty and number of steps. The first stage settles measured federations of 100 to 1000 clients, the next two
+# those with about as many clients as dimensions, 1e-4 condition numbers up to 1e12, and the last ones camps of
+# clients that are nearly opposed.
+_STAGES = ((0.6, 30), (0.05, 60), (5e-3, 200), (1e-4, 100), (1e-6, 60), (1e-8, 30), (1e-10, 30))
 _MOST_STEPS = 10  # times the stage's number: few programs are cheap, so they get more steps
 _TRIED = 6  # programs that are tried before the others
 _TRIAL_STEPS = 5
@@ -32,31 +34,35 @@ def solve_newton(programs: ConsensusPrograms) -> FloatArray:
     """Return the normalised duals of all programs, shape ``[m, m]``, row i for client i."""
     size = len(programs.cosines)
     systems = FreeSystems.of(programs.cosines)
-    solved = max(_SOLVED, systems.indefinite)
+    if systems.indefinite:  # else the programs would have no solution; the certificate tells what this costs
+        programs = replace(programs, cosines=systems.shifted)
     duals = np.zeros((size, size))
+    best = 0.0
     rows = np.arange(size)
     guess = np.zeros((size, size))
     previous = _STAGES[0][0]
     for penalty, least in _STAGES:
-        if penalty <= systems.indefinite:
-            break
         steps = min(_MOST_STEPS * least, least * size // len(rows))
         clipped = np.clip(guess, 0.0, programs.limit)
         # What lies past the bounds is the product over the penalty.
         guess = split(programs, rows, clipped + (guess - clipped) * (previous / penalty), penalty, steps)
         previous = penalty
-        duals[rows] = np.clip(guess, 0.0, programs.limit)
-        is_open = programs.residuals(rows, duals[rows]) > solved
-        rows, guess = rows[is_open], guess[is_open]
+        clipped = np.clip(guess, 0.0, programs.limit)
+        errors = programs.residuals(rows, clipped)
+        duals[rows[errors <= _SOLVED]] = clipped[errors <= _SOLVED]
+        rows, guess, clipped = rows[errors > _SOLVED], guess[errors > _SOLVED], clipped[errors > _SOLVED]
         tried = np.arange(0, len(rows), max(1, len(rows) // _TRIED))
-        _, errors = _newton(programs, systems, rows[tried], duals[rows[tried]], guess[tried], _TRIAL_STEPS, solved)
-        if rows.size and np.mean(errors <= solved) >= 0.5:
-            found, errors = _newton(programs, systems, rows, duals[rows], guess, _NEWTON_STEPS, solved)
-            duals[rows[errors <= solved]] = found[errors <= solved]
-            rows, guess = rows[errors > solved], guess[errors > solved]
+        _, errors = _newton(programs, systems, rows[tried], clipped[tried], guess[tried], _TRIAL_STEPS)
+        share = float(np.mean(errors <= _SOLVED)) if rows.size else 0.0
+        if share >= best:
+            duals[rows], best = clipped, share
+        if share >= 0.5:
+            found, errors = _newton(programs, systems, rows, clipped, guess, _NEWTON_STEPS)
+            duals[rows[errors <= _SOLVED]] = found[errors <= _SOLVED]
+            rows, guess = rows[errors > _SOLVED], guess[errors > _SOLVED]
         if rows.size == 0:
             return duals
-    duals[rows] = pivot(programs, systems, rows, duals[rows], solved)
+    duals[rows] = pivot(programs, systems, rows, duals[rows], _SOLVED)
     return duals
 
 
@@ -67,7 +73,6 @@ def _newton(
     duals: FloatArray,
     moved: FloatArray,
     steps: int,
-    solved: float,
 ) -> tuple[FloatArray, FloatArray]:
     r"""Solve the optimality conditions on guessed free sets, a few times.
 
@@ -85,7 +90,7 @@ def _newton(
         moved = duals - programs.products(rows[still], duals)
         clipped = np.clip(moved, 0.0, limit)
         found[still], residuals[still] = np.clip(duals, 0.0, limit), np.abs(duals - clipped).max(axis=1)
-        unsolved = residuals[still] > solved
+        unsolved = residuals[still] > _SOLVED
         still, duals, moved = still[unsolved], duals[unsolved], moved[unsolved]
         if still.size == 0:
             break
