@@ -73,7 +73,8 @@ def client_app(
         ``(outputs, targets)`` to means over a batch by name, for evaluations; by default the accuracy where targets
         are class numbers.
     mods
-        Flower's modifiers of the app, such as those for differential privacy.
+        Flower's modifiers of training, such as those for differential privacy; evaluations and queries, which those
+        refuse, stay as they are.
     **settings
         Settings under their Python names, such as ``learning_rate``.
 
@@ -85,9 +86,9 @@ def client_app(
         ``client-id`` in a ConfigRecord ``client``.
     """
     work = LocalWork(loss_fn, metrics_fn, settings)
-    app = ClientApp(mods=list(mods))
+    app = ClientApp()
 
-    @app.train()
+    @app.train(mods=list(mods))
     def train(message: Message, context: Context) -> Message:
         data, _ = data_fn(context)
         identity = identity_of(client_id, context)

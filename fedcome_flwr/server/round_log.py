@@ -7,6 +7,7 @@ from ..core.methods import Method
 from ..core.round_report import RoundReport
 
 _log = getLogger("flwr")
+_REMARKABLE_VETO = 0.5  # of all veto; undisturbed rounds of 10 clients and more stay below
 
 
 def warn_of_silent_pull(method: Method, report: RoundReport) -> bool:
@@ -26,7 +27,7 @@ def warn_of_silent_pull(method: Method, report: RoundReport) -> bool:
 
 
 def log_round(report: RoundReport) -> None:
-    """One line a round, one for each client left out, and one for memories that were set back."""
+    """One line a round, and one for each client left out, for memories that were set back, and for a large veto."""
     if report.memory_strayed:
         _log.warning(
             "fedcome round %d: the memories of clients %s are not those that the server has counted, so that all start "
@@ -59,6 +60,7 @@ def log_round(report: RoundReport) -> None:
             report.solver,
             report.residual,
         )
+    _log_veto(report)
     _log.info(
         "fedcome round %d: %s over %d clients (%d left out, %d missing), %.0f %% of pairs conflict, "
         "hurt by the mean %d, by the direction %d, norm ratio %.2f, step %.3g, %.3f s",
@@ -74,3 +76,22 @@ def log_round(report: RoundReport) -> None:
         report.server_step,
         sum(report.seconds.values()),
     )
+
+
+def _log_veto(report: RoundReport) -> None:
+    """Name the client that stands in the way: with a warning where it stops the training."""
+    if (largest := report.largest_veto) is None:
+        return
+    client, share = largest
+    if report.vanishes:
+        _log.warning(
+            "fedcome round %d: the direction nearly vanishes, to %.1e of the mean's length; client %s holds the "
+            "largest veto, %.0f %% of all. If this goes on, fedcome(influence_limit=...), or a smaller one, bounds "
+            "what a client can block",
+            report.round,
+            report.norm_ratio,
+            client,
+            100 * share,
+        )
+    elif share > _REMARKABLE_VETO and len(report.clients) > 2:  # of two, one always has half
+        _log.info("fedcome round %d: client %s holds %.0f %% of all veto", report.round, client, 100 * share)

@@ -102,7 +102,7 @@ def test_every_call_of_start_counts_from_one():
 
 
 def test_start_keeps_the_replies_while_the_next_round_trains():
-    """Why aggregate_train empties the list that it is given."""
+    """Why aggregate_train takes the arrays out of the replies that it is given."""
     kept = []
 
     class Keeping(FedAvg):
