@@ -83,6 +83,7 @@ def strategy_of(run: Run, on_round: OnRound) -> FedAvg:
         "FedCOME, step 1": lambda: fedcome(server_step=1.0),
         "norm bound 2": lambda: fedcome(max_client_norm=2.0),
         "limit 0.1, norm bound 2": lambda: fedcome(influence_limit=0.1, max_client_norm=2.0),
+        "limit 0.3, norm bound 2": lambda: fedcome(influence_limit=0.3, max_client_norm=2.0),
         **{f"limit {c}": lambda c=c: fedcome(influence_limit=c) for c in (1.0, 0.3, 0.1, 0.03)},
     }
     return UpdateStrategy(
@@ -94,8 +95,6 @@ def attacking(run: Run) -> Callable[[Message, Context, ClientAppCallable], Messa
     """A client mod that gives every client a seed of its own, and spoils what the hostile ones reply."""
 
     def attack(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        if message.metadata.message_type != MessageType.TRAIN:
-            return call_next(message, context)
         partition, config = int(context.node_config["partition-id"]), message.content["config"]
         # Flower's own strategies send none.
         config["client-seed"] = 1_000_003 * run.seed + 1_009 * int(config["server-round"]) + partition

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.optimize import lsq_linear
 
 from fedcome_flwr.core import (
     ClientUpdate,
@@ -253,6 +254,20 @@ def test_the_influence_limit_keeps_the_training_going(hostile):
     assert not report.vanishes
     assert report.norm_ratio > 0.5
     assert report.at_influence_limit >= hostile
+
+
+@pytest.mark.parametrize(("hostile", "limit"), [(2, 0.3), (4, 0.1), (10, 0.1)])
+def test_limits_add_up_so_that_colluders_act_as_one_with_their_number_times_the_limit(hostile, limit):
+    gradients = pseudo_gradients()
+    rows = np.vstack([gradients, *[-gradients.mean(axis=0)] * hostile])
+    coefficients = solve_consensus(rows @ rows.T, influence_limit=limit).coefficients
+    units = with_stranger(-gradients.mean(axis=0), gradients)
+    units /= np.linalg.norm(units, axis=1, keepdims=True)
+    limits = np.r_[np.full(HONEST, limit), hostile * limit]
+    for client in range(HONEST):
+        bounded = lsq_linear(units.T, -units[client], (0, limits), tol=1e-14).x
+        expected = (units[client] + bounded @ units) * np.linalg.norm(gradients[client])
+        np.testing.assert_allclose(coefficients[client] @ rows, expected, atol=1e-6)
 
 
 def test_the_size_of_a_veto_does_not_matter():
