@@ -83,7 +83,6 @@ def strategy_of(run: Run, on_round: OnRound) -> FedAvg:
         "FedCOME, step 1": lambda: fedcome(server_step=1.0),
         "norm bound 2": lambda: fedcome(max_client_norm=2.0),
         "limit 0.1, norm bound 2": lambda: fedcome(influence_limit=0.1, max_client_norm=2.0),
-        "limit 0.3, norm bound 2": lambda: fedcome(influence_limit=0.3, max_client_norm=2.0),
         **{f"limit {c}": lambda c=c: fedcome(influence_limit=c) for c in (1.0, 0.3, 0.1, 0.03)},
     }
     return UpdateStrategy(

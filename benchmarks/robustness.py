@@ -33,7 +33,6 @@ DEFENCES = (
     "limit 0.1",
     "norm bound 2",
     "limit 0.1, norm bound 2",
-    "limit 0.3, norm bound 2",
     "FedAvg",
     "FedMedian",
     "FedTrimmedAvg",
@@ -146,7 +145,7 @@ def print_tables(kept: dict[Run, Line]) -> None:
         rows = {name: cells for name, cells in limits().items() if name.startswith(f"{clients} ")}
         console.print(
             _table(
-                "accuracy; honest clients hurt, % of all rounds",
+                "accuracy; honest clients hurt, %, over all rounds",
                 rows,
                 lambda lines: f"{_spread(lines, 'accuracy')}; {100 * _mean(lines, 'hurt'):.1f} %",
                 kept,

