@@ -1,13 +1,16 @@
 """What the benchmarks share: side-by-side timing, memory needed and found, result lines, slopes."""
 
+import argparse
 import json
 import os
 import platform
 import resource
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from importlib.metadata import version
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -90,6 +93,54 @@ def environment(*packages: str) -> dict[str, Any]:
         "threads": os.environ.get("OPENBLAS_NUM_THREADS", "all"),
         "versions": {"python": platform.python_version()} | {package: version(package) for package in packages},
     }
+
+
+def main(
+    name: str,
+    measure: Callable[..., dict[str, Any]],
+    cases: Sequence[tuple[int, ...]],
+    quick: Sequence[tuple[int, ...]],
+    *,
+    identity: Sequence[str],
+    repeats: int,
+    packages: Sequence[str],
+    draw: Callable[[list[dict[str, Any]]], None],
+    print_table: Callable[[list[dict[str, Any]]], None],
+    description: str | None,
+) -> None:
+    """The command line of a benchmark over cases: measure the chosen ones, store, print and draw.
+
+    Parameters
+    ----------
+    measure
+        ``measure(*case, repeats)`` gives a case's result line; each runs in a process of its own.
+    identity
+        The entries of a line that name its case, in the order of the case's numbers.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="three cases, under a minute, nothing stored or drawn")
+    words = tuple(word.upper() for word in identity)
+    parser.add_argument("--case", nargs=len(words), type=int, metavar=words, help="this case only, not drawn")
+    parser.add_argument("--repeats", type=int, help=f"timed calls of each part (default: {repeats}, quick: 3)")
+    parser.add_argument("--table", action="store_true", help="print and draw the stored results, measure nothing")
+    arguments = parser.parse_args()
+    chosen = [tuple(arguments.case)] if arguments.case else quick if arguments.quick else cases
+    known = environment(*packages)
+    lines = []
+    if not arguments.table:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+            for case in chosen:
+                try:
+                    times = arguments.repeats or (3 if arguments.quick else repeats)
+                    lines.append({**known, **pool.submit(measure, *case, times).result()})
+                except TooLargeError as error:
+                    parser.exit(2, f"{error}\n") if arguments.case else print(f"left out: {error}")
+        if not arguments.quick:
+            save(name, lines)
+    if not arguments.quick and not arguments.case:
+        lines = latest(name, *identity)
+        draw(lines)
+    print_table(lines)
 
 
 def save(name: str, lines: Sequence[Mapping[str, Any]]) -> None:

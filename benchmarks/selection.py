@@ -11,25 +11,19 @@ down to 1e-3, then 1,000 greedy ones, the energy computed anew for every step, a
 JSON lines are added to `benchmarks/results/selection.jsonl`; a full run draws `docs/selection.png`.
 """
 
-import argparse
 import copy
 import math
 import random
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
 from _machine import (
     DOCS,
     MIB,
-    TooLargeError,
-    environment,
-    latest,
+    main,
     middle,
     peak_memory,
     require_memory,
-    save,
     slope,
     timed,
 )
@@ -234,34 +228,16 @@ def draw(lines: list[dict[str, Any]]) -> None:
     figure.savefig(DOCS / "selection.png", dpi=110)
 
 
-def main() -> None:
-    """Measure the chosen cases, store, print and draw."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="three cases, under a minute, nothing stored or drawn")
-    parser.add_argument(
-        "--case", nargs=3, type=int, metavar=("POPULATION", "CLIENTS", "ROUNDS"), help="this case only, not drawn"
-    )
-    parser.add_argument("--repeats", type=int, help="timed calls of each part (default: 9, quick: 3)")
-    parser.add_argument("--table", action="store_true", help="print and draw the stored results, measure nothing")
-    arguments = parser.parse_args()
-    cases = [tuple(arguments.case)] if arguments.case else QUICK if arguments.quick else CASES
-    repeats = arguments.repeats or (3 if arguments.quick else 9)
-    known = environment("fedcome-flwr", "numpy")
-    lines = []
-    if not arguments.table:
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
-            for case in cases:
-                try:
-                    lines.append({**known, **pool.submit(measure, *case, repeats).result()})
-                except TooLargeError as error:
-                    parser.exit(2, f"{error}\n") if arguments.case else print(f"left out: {error}")
-        if not arguments.quick:
-            save("selection", lines)
-    if not arguments.quick and not arguments.case:
-        lines = latest("selection", "population", "clients", "rounds")
-        draw(lines)
-    print_table(lines)
-
-
 if __name__ == "__main__":
-    main()
+    main(
+        "selection",
+        measure,
+        CASES,
+        QUICK,
+        identity=("population", "clients", "rounds"),
+        repeats=9,
+        packages=("fedcome-flwr", "numpy"),
+        draw=draw,
+        print_table=print_table,
+        description=__doc__,
+    )

@@ -10,16 +10,13 @@ every reply once and the parts of ours. Peak memory, beyond the replies, is meas
 lines are added to `benchmarks/results/server_step.jsonl`; a full run draws `docs/server_step.png`.
 """
 
-import argparse
 import logging
 import tracemalloc
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from time import process_time
 from typing import Any
 
 import numpy as np
-from _machine import DOCS, MIB, TooLargeError, environment, latest, middle, require_memory, save, slope, timed
+from _machine import DOCS, MIB, main, middle, require_memory, slope, timed
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
@@ -58,28 +55,33 @@ def measure(clients: int, size: int, repeats: int) -> dict[str, Any]:
         strategies = {"fedcome": FedCOMEStrategy(seed=0), "fedavg ours": UpdateStrategy(), "fedavg flower": FedAvg()}
         for strategy in strategies.values():
             asked = list(strategy.configure_train(1, broadcast, ConfigRecord(), grid))
-        replies = [
-            Message(
-                RecordDict(
-                    {
-                        "arrays": model(size, 1 + number),
-                        "metrics": MetricRecord({"num-examples": 10 + number, "train-loss": 1.0}),
-                    }
-                ),
-                reply_to=message,
-            )
-            for number, message in enumerate(asked)
-        ]
+        models = [model(size, 1 + number) for number in range(len(asked))]
         calls = {
-            name: lambda strategy=strategy: strategy.aggregate_train(1, list(replies))
+            name: lambda strategy=strategy: strategy.aggregate_train(1, replies(asked, models))
             for name, strategy in strategies.items()
         }
         line: dict[str, Any] = {"clients": clients, "parameters": size, "seconds": middle(timed(calls, repeats))}
         line["cpu_seconds"] = middle(timed(calls, max(1, repeats // 2), process_time))
         line["peak_mib"] = {name: round(traced_peak(call) / MIB, 1) for name, call in calls.items()}
         line["model_mib"] = round(4 * size / MIB, 1)
-        line["parts"] = parts(broadcast, replies, repeats)
+        line["parts"] = parts(broadcast, models, repeats)
     return line
+
+
+def replies(asked: list[Message], models: list[ArrayRecord]) -> list[Message]:
+    """One reply a client, new ones for every call, since our strategies take the arrays out of them."""
+    return [
+        Message(
+            RecordDict(
+                {
+                    "arrays": ArrayRecord(dict(arrays)),
+                    "metrics": MetricRecord({"num-examples": 10 + number, "train-loss": 1.0}),
+                }
+            ),
+            reply_to=message,
+        )
+        for number, (message, arrays) in enumerate(zip(asked, models, strict=True))
+    ]
 
 
 def traced_peak(call: Any) -> int:
@@ -91,10 +93,10 @@ def traced_peak(call: Any) -> int:
     return peak
 
 
-def parts(broadcast: ArrayRecord, replies: list[Message], repeats: int) -> dict[str, float]:
+def parts(broadcast: ArrayRecord, models: list[ArrayRecord], repeats: int) -> dict[str, float]:
     """Seconds of the two passes and of what surrounds them, and of reading every reply once and no more."""
     reference = to_arrays(broadcast)
-    updates = [ClientUpdate(f"{i:05d}", to_arrays(r.content["arrays"]), 1.0) for i, r in enumerate(replies)]
+    updates = [ClientUpdate(f"{i:05d}", to_arrays(record), 1.0) for i, record in enumerate(models)]
     coefficients = np.full(len(updates), 1 / len(updates))
     names = tuple(reference)
     calls = {
@@ -172,34 +174,16 @@ def draw(lines: list[dict[str, Any]]) -> None:
     figure.savefig(DOCS / "server_step.png", dpi=110)
 
 
-def main() -> None:
-    """Measure the chosen cases, store, print and draw."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="three cases, under a minute, nothing stored or drawn")
-    parser.add_argument(
-        "--case", nargs=2, type=int, metavar=("CLIENTS", "PARAMETERS"), help="this case only, not drawn"
-    )
-    parser.add_argument("--repeats", type=int, help="timed calls of each (default: 7, quick: 3)")
-    parser.add_argument("--table", action="store_true", help="print and draw the stored results, measure nothing")
-    arguments = parser.parse_args()
-    cases = [tuple(arguments.case)] if arguments.case else QUICK if arguments.quick else CASES
-    repeats = arguments.repeats or (3 if arguments.quick else 7)
-    known = environment("fedcome-flwr", "flwr", "numpy", "scipy")
-    lines = []
-    if not arguments.table:
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
-            for case in cases:
-                try:
-                    lines.append({**known, **pool.submit(measure, *case, repeats).result()})
-                except TooLargeError as error:
-                    parser.exit(2, f"{error}\n") if arguments.case else print(f"left out: {error}")
-        if not arguments.quick:
-            save("server_step", lines)
-    if not arguments.quick and not arguments.case:
-        lines = latest("server_step", "clients", "parameters")
-        draw(lines)
-    print_table(lines)
-
-
 if __name__ == "__main__":
-    main()
+    main(
+        "server_step",
+        measure,
+        CASES,
+        QUICK,
+        identity=("clients", "parameters"),
+        repeats=7,
+        packages=("fedcome-flwr", "flwr", "numpy", "scipy"),
+        draw=draw,
+        print_table=print_table,
+        description=__doc__,
+    )
