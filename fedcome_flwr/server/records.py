@@ -99,12 +99,13 @@ def single_numbers(metrics: MetricRecord) -> dict[str, float]:
 
 
 def comparable(contents: list[RecordDict], weight_key: str) -> list[RecordDict]:
-    """The replies' metrics, cut down to what every reply has, as Flower's weighted average needs them.
+    """The replies' metrics, cut down to what every reply has in the same shape, as Flower's weighted average needs them.
 
     ConfigRecords stay, so that an aggregation function of the user's sees the strings and bytes that clients sent.
     """
     merged = [merged_metrics(content) for content in contents]
-    common = set.intersection(*(set(metrics) for metrics in merged)) | {weight_key} if merged else set()
+    shapes = [{(name, _length(value)) for name, value in metrics.items()} for metrics in merged]
+    common = {name for name, _ in set.intersection(*shapes)} | {weight_key} if merged else set()
     return [
         RecordDict(
             {
@@ -114,6 +115,11 @@ def comparable(contents: list[RecordDict], weight_key: str) -> list[RecordDict]:
         )
         for metrics, content in zip(merged, contents, strict=True)
     ]
+
+
+def _length(value: object) -> int | None:
+    """How many numbers a metric holds; ``None`` for a single one, which is no list."""
+    return len(value) if isinstance(value, list) else None
 
 
 def label_of(message: Message) -> str | None:

@@ -209,6 +209,19 @@ def test_metrics_that_not_all_clients_report_are_left_out_of_the_mean():
     assert set(result.evaluate_metrics_clientapp[1]) == {"loss"}
 
 
+def test_lists_are_averaged_where_all_clients_report_as_many_numbers():
+    def change(content, partition, server_round):
+        if "arrays" in content:
+            uneven = 1.0 if partition == 1 else [1.0, 2.0]
+            longer = [1.0] * (1 + partition)
+            content["metrics"].update({"by class": [1.0, float(partition)], "uneven": uneven, "longer": longer})
+
+    result = start(FedCOMEStrategy(), federation(change), nodes=2, rounds=1)
+    metrics = result.train_metrics_clientapp[1]
+    assert metrics["by class"][0] == pytest.approx(1.0)
+    assert "uneven" not in metrics and "longer" not in metrics
+
+
 def test_a_bad_evaluation_is_named_and_stops_nobody():
     def change(content, partition, server_round):
         if partition == 0 and "metrics" in content and "arrays" not in content:
