@@ -79,7 +79,9 @@ class ClientMemory:
 
 def correction(rule: LocalRule, memory: ClientMemory, control: Arrays) -> Correction:
     """The rule with a client's memory and the server's control ``C`` filled in."""
-    shift = {name: subtract(value, memory.control.get(name)) for name, value in control.items()} if rule.control else {}
+    shift = (
+        {name: _subtract(value, memory.control.get(name)) for name, value in control.items()} if rule.control else {}
+    )
     return Correction(rule.pull, memory.drift if rule.drift else {}, shift)
 
 
@@ -124,7 +126,7 @@ def moved(
     return ClientMemory(drift, new_control)
 
 
-def subtract(value: NDArray[np.generic], other: NDArray[np.generic] | None) -> NDArray[np.generic]:
+def _subtract(value: NDArray[np.generic], other: NDArray[np.generic] | None) -> NDArray[np.generic]:
     """The difference in float64, in the first one's type; ``None`` is 0."""
     return np.asarray(_float64(value) - _float64(other)).astype(value.dtype)
 

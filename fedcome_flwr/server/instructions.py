@@ -4,15 +4,23 @@ from ..core.arrays import Arrays, ParameterRule, split_names
 from ..core.local_rule import LocalRule
 from ..core.methods import Method
 from ..core.server_memory import MemorySums
+from .identity import client_seed
+
+Values = dict[str, int | float | bool]
 
 
-def training_config(method: Method, memory: MemorySums, key: str) -> dict[str, int | float | bool]:
+def round_config(seed: int, server_round: int, key: str) -> Values:
+    """What every message tells a client: the round, and a seed of its own."""
+    return {"server-round": server_round, "client-seed": client_seed(seed, server_round, key)}
+
+
+def training_config(method: Method, memory: MemorySums, key: str) -> Values:
     """What a client has to be told of the method and of its own memory; nothing for FedAvg and FedCOME.
 
     ``proximal-mu`` is Flower's own name for the pull of FedProx, which clients written for it look for.
     """
     rule = method.rule
-    config: dict[str, int | float | bool] = {method.loss_key: True} if method.needs_losses else {}
+    config: Values = {method.loss_key: True} if method.needs_losses else {}
     if rule != LocalRule():
         config["rule-pull"] = rule.pull
     if rule.pull and not rule.has_memory:

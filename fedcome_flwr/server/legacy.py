@@ -28,8 +28,8 @@ from ..core.rounds import aggregate_round
 from ..core.selection import ConsensusSelection, Selection, Selector, UniformSelection
 from ..core.state import ServerState
 from ..core.updates import ClientUpdate
-from .identity import Directory, client_seed
-from .instructions import training_config
+from .identity import Directory
+from .instructions import round_config, training_config
 from .numpy_records import REPLY_KIND_KEY
 from .records import PSEUDO_GRADIENT_KEY, report_metrics
 from .round_log import log_round, warn_of_silent_pull
@@ -199,11 +199,7 @@ class FedCOMEStrategy(FedAvg):
 
     def _config(self, config: dict[str, Scalar], key: str) -> dict[str, Scalar]:
         server_round = self.state.round + 1
-        ours: dict[str, int | float | bool] = {
-            "server-round": server_round,
-            "client-seed": client_seed(self.seed, server_round, key),
-        }
-        ours |= training_config(self.method, self.state.memory, key)
+        ours = round_config(self.seed, server_round, key) | training_config(self.method, self.state.memory, key)
         return {**config, **ours}
 
     def _named(self, arrays: NDArrays) -> dict[str, NDArray[Any]]:

@@ -20,7 +20,7 @@ def read_updates(
     Parameters
     ----------
     replies
-        What Flower received, in any order.
+        Those of :func:`expected_replies`, in any order.
     keys
         Client key by node id, of the nodes that were asked.
     names
@@ -75,8 +75,7 @@ def expected_replies(replies: Sequence[Message], keys: Keys, group_id: str) -> t
 
 def _by_key(replies: Iterable[Message], keys: Keys) -> list[tuple[str, Message]]:
     """The replies with their clients' keys, sorted by key, whatever order they arrived in."""
-    known = [(keys[m.metadata.src_node_id], m) for m in replies if m.metadata.src_node_id in keys]
-    return sorted(known, key=lambda pair: pair[0])
+    return sorted(((keys[m.metadata.src_node_id], m) for m in replies), key=lambda pair: pair[0])
 
 
 def _content(message: Message, names: Sequence[str], arrays_key: str, weight_key: str) -> RecordDict:

@@ -19,8 +19,8 @@ from ..core.rounds import aggregate_round
 from ..core.selection import ConsensusSelection, Selection, Selector, UniformSelection, share_of
 from ..core.state import ServerState
 from .checkpoint import Checkpoint, CheckpointFile, check_model, check_settings, load_checkpoint, settings_of
-from .identity import Directory, client_seed
-from .instructions import memory_note, training_config
+from .identity import Directory
+from .instructions import memory_note, round_config, training_config
 from .numpy_records import instruction_records
 from .patience import Patience
 from .records import (
@@ -64,8 +64,7 @@ class UpdateStrategy(FedAvg):
         ``client_config(key, round)`` gives values for one client's config, on top of ``train_config``.
     num_clients
         N, the number of all clients of the federation, by which methods with client memory (SCAFFOLD, FedDyn, FedDC)
-        divide their sums over all clients; also bounds FedFV's memory. By default the number of clients that are online
-        or have been asked before.
+        divide their sums over all clients. By default the number of clients that are online or have been asked before.
     checkpoint
         File for the model and all that the server remembers, written atomically at the end of a round and of the
         training. Files before it are kept as ``checkpoint.1``, ….
@@ -235,7 +234,8 @@ class UpdateStrategy(FedAvg):
         self._selection = self.selector.choose(sorted(nodes), count, table=self.state.table, rng=rng)
         self._broadcast = to_arrays(arrays)
         self._asked = {nodes[key]: key for key in self._selection.keys}
-        self._all_clients = self._population(nodes)
+        if self.method.rule.has_memory or self.num_clients is not None:
+            self._all_clients = self._population(nodes)
         if self.method.rule.control:
             names, _ = split_names(self._broadcast, self.parameters)
             self._control = to_record(self.state.memory.control_variate(self._broadcast, names, self._all_clients))
@@ -370,10 +370,7 @@ class UpdateStrategy(FedAvg):
         self, node_id: int, key: str, server_round: int, kind: str, arrays: ArrayRecord, config: ConfigRecord
     ) -> Message:
         own = self.client_config(key, server_round) if self.client_config is not None else {}
-        ours: dict[str, int | float | bool] = {
-            "server-round": server_round,
-            "client-seed": client_seed(self.seed, server_round, key),
-        }
+        ours = round_config(self.seed, server_round, key)
         training = kind == MessageType.TRAIN
         if training:
             ours |= training_config(self.method, self.state.memory, key)

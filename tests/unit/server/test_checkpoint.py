@@ -16,17 +16,13 @@ from fedcome_flwr import (
     fedcome,
     feddc,
     feddyn,
-    fedfv,
-    fedprox,
     scaffold,
 )
 from fedcome_flwr.core.files import DamagedFileError
 from fedcome_flwr.server.checkpoint import CheckpointError, load_checkpoint
 from fedcome_flwr.simulation import InlineGrid
 from tests.unit.server._federation import bytes_of, federation, initial
-from tests.unit.server.test_methods import remembering
-
-METHODS = [fedavg(), fedprox(0.1), scaffold(), feddyn(0.1), feddc(0.1), fedfv(0.5, 2), fedcome()]
+from tests.unit.server._methods import each_method, remembering
 
 
 def start(strategy, rounds, arrays=None, app=None, nodes=6, **options):
@@ -38,7 +34,7 @@ def build(method=None, **options):
     return UpdateStrategy(method=method or fedcome(), selector=ConsensusSelection(), fraction_train=0.5, **options)
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+@each_method
 def test_two_and_two_rounds_are_four(method, tmp_path):
     path = tmp_path / "run.npz"
     whole = start(build(method), 4)

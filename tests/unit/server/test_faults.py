@@ -10,21 +10,12 @@ from fedcome_flwr import (
     ConsensusSelection,
     FedCOMEStrategy,
     UpdateStrategy,
-    fedavg,
     fedcome,
-    feddc,
-    feddyn,
-    fedfv,
-    fedprox,
-    scaffold,
 )
 from fedcome_flwr.server.patience import NoUsableReplyError
 from fedcome_flwr.simulation import InlineGrid
 from tests.unit.server._federation import bytes_of, federation, initial
-from tests.unit.server.test_methods import remembering
-
-METHODS = [fedavg(), fedprox(0.1), scaffold(), feddyn(0.1), feddc(0.1), fedfv(0.5, 2), fedcome()]
-each_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+from tests.unit.server._methods import each_method, remembering
 
 
 class Faulty(InlineGrid):
@@ -87,7 +78,7 @@ def test_a_node_that_vanished_is_found_by_who_was_asked(caplog):
 
     def vanish(replies, number):
         lost = replies[0]
-        error = Message(Error(5, "Node is unavailable"), reply_to=_as_request(lost))
+        error = Message(Error(5, "Node is unavailable"), reply_to=lost)
         error.metadata.__dict__["_src_node_id"] = 1
         return [error, *replies[1:]]
 
@@ -96,11 +87,6 @@ def test_a_node_that_vanished_is_found_by_who_was_asked(caplog):
     assert reports[0].missing == ("0",)
     assert reports[0].stray_replies == 1
     assert "1 replies that nobody waited for" in caplog.text
-
-
-def _as_request(reply: Message) -> Message:
-    """Any message to reply to."""
-    return reply
 
 
 @pytest.mark.parametrize("when", ["late", "early"])

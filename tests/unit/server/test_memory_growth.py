@@ -9,7 +9,7 @@ import pytest
 from fedcome_flwr import ConsensusSelection, UpdateStrategy, fedcome, feddc
 from fedcome_flwr.simulation import InlineGrid
 from tests.unit.server._federation import federation, initial
-from tests.unit.server.test_methods import remembering
+from tests.unit.server._methods import remembering
 
 PER_ROUND = 5 * 1024  # Flower's result: some forty numbers a round, each an object under a name
 

@@ -4,14 +4,13 @@ import logging
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 
 from fedcome_flwr import (
     ConsensusSelection,
     FedCOMEStrategy,
     UniformSelection,
     UpdateStrategy,
-    fedavg,
     fedcome,
     feddc,
     feddyn,
@@ -21,27 +20,8 @@ from fedcome_flwr import (
 )
 from fedcome_flwr.server.legacy import FedCOMEStrategy as LegacyStrategy
 from fedcome_flwr.simulation import InlineGrid
-from tests.unit.server._federation import SIZE, federation, initial
-
-METHODS = [fedavg(), fedprox(0.1), scaffold(), feddyn(0.1), feddc(0.1), fedfv(0.5, 2), fedcome()]
-each_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
-
-
-def remembering():
-    """The clients of `federation`, as they would answer under a method with memory: accepted as the server says."""
-    app, asked = federation(), []
-
-    def answer(message: Message, context) -> Message:
-        reply = app(message, context)
-        if message.metadata.message_type == "train":
-            config = message.content["config"]
-            asked.append((dict(config), message.content))
-            reply.content["client"]["memory-round"] = config.get("accepted-round", 0)
-            reply.content["metrics"]["step-size-sum"] = 0.1
-            reply.content["metrics"]["distance-moved"] = 1.0
-        return reply
-
-    return answer, asked
+from tests.unit.server._federation import SIZE, initial
+from tests.unit.server._methods import each_method, remembering
 
 
 def start(strategy, app, nodes=4, rounds=3):
