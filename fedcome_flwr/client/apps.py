@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from flwr.clientapp.typing import Mod
 from numpy.typing import NDArray
 from torch import nn
@@ -22,6 +23,7 @@ from .surroundings import control_of, identity_of, store_of
 
 ModelFn = Callable[[Context], nn.Module] | Callable[[], nn.Module]
 DataFn = Callable[[Context], tuple[Data, Data]]
+_CLIP_MODELS = (fixedclipping_mod, adaptiveclipping_mod)  # and LocalDpMod, which is a class
 
 
 def client_app(
@@ -74,7 +76,8 @@ def client_app(
         are class numbers.
     mods
         Flower's modifiers of training, such as those for differential privacy; evaluations and queries, which those
-        refuse, stay as they are.
+        refuse, stay as they are. Flower's own clip the difference to the received model, so that a client with one of
+        them refuses ``reply="pseudo-gradient"``, which they would not clip.
     **settings
         Settings under their Python names, such as ``learning_rate``.
 
@@ -101,6 +104,11 @@ def client_app(
             control=control_of(message),
             store=store_of(state_dir, identity, context),
         )
+        if result.kind == "pseudo-gradient" and (mod := _clips_models(mods)):
+            raise ValueError(
+                f"reply: expected 'model' with {mod}, which clips the difference to the received model, "
+                "found 'pseudo-gradient', which it would leave as it is"
+            )
         record = ArrayRecord({name: Array(np.asarray(array)) for name, array in result.arrays.items()})
         name: str = "arrays" if result.kind == "model" else result.kind
         records: dict[str, ArrayRecord | MetricRecord] = {
@@ -130,6 +138,14 @@ def _model(model_fn: ModelFn, context: Context) -> nn.Module:
         for parameter in inspect.signature(model_fn).parameters.values()
     )
     return model_fn(context) if needs_context else model_fn()  # type: ignore[call-arg]
+
+
+def _clips_models(mods: Sequence[Mod]) -> str | None:
+    """The name of the first of Flower's mods that take the reply for a model."""
+    for mod in mods:
+        if isinstance(mod, LocalDpMod) or mod in _CLIP_MODELS:
+            return getattr(mod, "__name__", type(mod).__name__)
+    return None
 
 
 def _received(message: Message) -> Arrays:

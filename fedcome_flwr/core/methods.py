@@ -26,7 +26,7 @@ class Method:
         What clients add to their gradients. With a drift, its mean over all clients is added to the new model.
     client_weights
         A client's importance: its share of the round's training examples (``"examples"``) or one over the number
-        of clients (``"uniform"``). Buffers are always averaged by examples.
+        of clients (``"uniform"``). Buffers are averaged by the same weights.
     server_step
         Factor on the direction before it is subtracted from the model; ``"adaptive"`` see
         :func:`~fedcome_flwr.core.step.next_step`.

@@ -83,15 +83,15 @@ def aggregate_round(
     usable, gram, count = gathered.usable, gathered.gram, len(gathered.usable)
     summed = perf_counter()
     # A memory that strayed leaves the sums meaningless: all start again at 0.
-    memory = state.memory.restarted() if gathered.strayed else state.memory
+    memory = state.memory.restarted(gathered.strayed, len(updates)) if gathered.strayed else state.memory
     asked = selection.keys if selection is not None else ()
     state = replace(state, round=state.round + 1, times_chosen=_counted(state.times_chosen, asked), memory=memory)
     report = _attendance(state, method, gathered, selection, refused or {})
     if not usable:
         return RoundOutcome(arrays, state, replace(report, unchanged="no usable reply", server_step=state.server_step))
 
-    examples = _shares([update.num_examples for update in usable])
-    weights = examples if method.client_weights == "examples" else np.full(count, 1.0 / count)
+    by_examples = method.client_weights == "examples"
+    weights = _shares([update.num_examples for update in usable]) if by_examples else np.full(count, 1.0 / count)
     losses = {u.key: float(u.metrics[method.loss_key]) for u in usable if method.loss_key in u.metrics}
     state, step = _with_step(state, method, losses, dict(zip(report.clients, map(float, weights), strict=True)))
     scales = np.append(_norm_bounds(gram[:count, :count], method.max_client_norm), np.ones(len(gathered.absent)))
@@ -127,7 +127,7 @@ def aggregate_round(
     if method.rule.drift:
         moved_by = {name: np.subtract(arrays[name], new[name], dtype=np.float64) for name in trained}
         report = replace(report, drift_norm=norm_of(drift), update_norm=norm_of(moved_by))
-    new |= mean_of_buffers(arrays, [update.arrays for update in usable], buffers, examples)
+    new |= mean_of_buffers(arrays, [update.arrays for update in usable], buffers, weights)
     state = replace(
         state,
         table=selector.observe(state.table, report.clients, gram[:count, :count]),
@@ -189,9 +189,9 @@ def _with_step(
 
 
 def _norm_bounds(gram: NDArray[np.float64], max_client_norm: float | None) -> NDArray[np.float64]:
-    """Factor on each pseudo-gradient that keeps its norm within the bound."""
+    """Factor on each pseudo-gradient that keeps its norm within the bound; clients that stood still do not count."""
     norms = np.sqrt(np.diagonal(gram))
-    if max_client_norm is None:
+    if max_client_norm is None or not norms.any():
         return np.ones(len(gram))
-    bound = max_client_norm * float(np.median(norms))
+    bound = max_client_norm * float(np.median(norms[norms > 0]))
     return np.where(norms > bound, bound / np.where(norms > 0, norms, 1.0), 1.0)

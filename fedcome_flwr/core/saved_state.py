@@ -27,6 +27,7 @@ def state_to_arrays(state: ServerState) -> dict[str, NDArray[Any]]:
         "times_chosen": dict(state.times_chosen),
         "memory_epoch": state.memory.epoch,
         "accepted": dict(state.memory.accepted),
+        "restarted_by": sorted(state.memory.restarted_by),
         "past": {key: state.past[key].round for key in past},
     }
     arrays: dict[str, NDArray[Any]] = {_NUMBERS: text_to_array(json.dumps(numbers, sort_keys=True))}
@@ -61,6 +62,7 @@ def state_from_arrays(arrays: Named) -> ServerState:
                 dict(_of(arrays, _DRIFT)),
                 dict(_of(arrays, _CONTROL)),
                 {key: int(value) for key, value in numbers["accepted"].items()},
+                frozenset(numbers["restarted_by"]),
             ),
             past={
                 key: PastUpdate(int(number), dict(_of(arrays, f"{_PAST}/{place}")))

@@ -72,13 +72,17 @@ def _screen(
             left_out[update.key] = fault
             # A client of which nothing is counted starts at 0 whatever it had: another answer is its own fault, and
             # no reason to take everybody's memory.
-            if update.memory_round is not None and update.key in memory.accepted:
+            if update.memory_round is not None and (update.key in memory.accepted or update.key in memory.restarted_by):
                 strayed.append(update.key)
         elif fault := next(_faults(update, reference, trained, method), None):
             left_out[update.key] = fault
         else:
             usable.append(update)
-    return usable, left_out, tuple(strayed)
+    if 2 * len(strayed) > len(updates):
+        return usable, left_out, tuple(strayed)
+    for key in memory.restarted_by.intersection(strayed):
+        left_out[key] += "; all memories were set back to 0 for it before: give it a state_dir that lasts"
+    return usable, left_out, tuple(key for key in strayed if key not in memory.restarted_by)
 
 
 def _why_not_finite(update: ClientUpdate, trained: Sequence[str]) -> str:

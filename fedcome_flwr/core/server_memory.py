@@ -32,16 +32,25 @@ class MemorySums:
         The sums in float64 by name; empty means 0.
     accepted
         The last round in which each client's reply was accepted in this epoch.
+    restarted_by
+        Clients that lost their memory while most others had theirs, so that all were set back to 0. It happens once
+        for each: who keeps losing its memory, or says so, is left out, and not the others set back again.
     """
 
     epoch: int = 0
     drift: _Sums = field(default_factory=dict)
     control: _Sums = field(default_factory=dict)
     accepted: Mapping[str, int] = field(default_factory=dict)
+    restarted_by: frozenset[str] = frozenset()
 
-    def restarted(self) -> "MemorySums":
-        """All memories at 0, in a new epoch."""
-        return MemorySums(self.epoch + 1)
+    def restarted(self, strayed: Sequence[str], replies: int) -> "MemorySums":
+        """All memories at 0, in a new epoch, since those of ``strayed`` are not the ones counted.
+
+        When most of the round's replies strayed it was not the clients' doing: a server went back to an old state, or
+        all clients were started anew. None is noted then.
+        """
+        noted = strayed if 2 * len(strayed) <= replies else ()
+        return MemorySums(self.epoch + 1, restarted_by=self.restarted_by.union(noted))
 
     def control_variate(
         self, reference: Arrays, names: Iterable[str], num_clients: int
@@ -97,4 +106,4 @@ class MemorySums:
                 for name in names
             }
         accepted = {**self.accepted, **{update.key: server_round for update in updates}}
-        return MemorySums(self.epoch, drift, controls, accepted)
+        return MemorySums(self.epoch, drift, controls, accepted, self.restarted_by)

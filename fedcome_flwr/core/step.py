@@ -1,8 +1,7 @@
 """The adaptive server step: the paper's promise that no loss rises, checked after the fact."""
 
+import math
 from collections.abc import Mapping
-
-import numpy as np
 
 SMALLEST_STEP = 0.05
 _TOLERATED_RISE = 0.1
@@ -14,10 +13,11 @@ def next_step(
 ) -> float:
     r"""The server step for this round, after the clients reported the loss of the model that they received.
 
-    The participants' weighted loss is compared with the same clients' own last reports. When it stands more than a
-    tenth above them the step halves, but not below 1/20; else it grows by a tenth, up to 1. The direction is two to
-    four times longer than the mean, and past the descent margin a full step can diverge; while every loss falls, as
-    constraint (2) of the paper demands, the step stays 1 and this is the paper's method.
+    Each participant's loss is compared with its own last report. When clients with more than half of the compared
+    weight stand more than a tenth above theirs the step halves, but not below 1/20; else it grows by a tenth, up to 1.
+    The direction is two to four times longer than the mean, and past the descent margin a full step can diverge; while
+    every loss falls, as constraint (2) of the paper demands, the step stays 1 and this is the paper's method. Counting
+    clients, and not adding up their losses, leaves no say to fewer than half of them, whatever numbers they report.
 
     Parameters
     ----------
@@ -33,9 +33,12 @@ def next_step(
     compared = [key for key in losses if key in last]
     if not compared:
         return step
-    now = sum(weights[key] * losses[key] for key in compared)
-    before = sum(weights[key] * last[key] for key in compared)
-    # Relative to the size of the loss, which may be negative, as a log-density's.
-    if not np.isfinite(now) or now - before > _TOLERATED_RISE * abs(before):
+    risen = sum(weights[key] for key in compared if _rises(losses[key], last[key]))
+    if risen > sum(weights[key] for key in compared) / 2:
         return max(SMALLEST_STEP, step / 2)
     return min(1.0, _GROWTH * step)
+
+
+def _rises(now: float, before: float) -> bool:
+    # Relative to the size of the loss, which may be negative, as a log-density's.
+    return not math.isfinite(now) or now - before > _TOLERATED_RISE * abs(before)

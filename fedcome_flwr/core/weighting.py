@@ -124,5 +124,12 @@ class EqualStep:
 
 
 def combined_norm(gram: NDArray[np.float64], coefficients: NDArray[np.float64]) -> float:
-    r"""Norm of the combination, :math:`\sqrt{c^\top K c}`, 0 where rounding makes the square negative."""
-    return math.sqrt(max(0.0, float(coefficients @ gram @ coefficients)))
+    r"""Norm of the combination, :math:`\sqrt{c^\top K c}`, and 0 where that cannot be told from 0.
+
+    Long vectors that cancel leave a square of the size of their products' rounding, at most
+    :math:`m \epsilon \lvert c \rvert^\top \lvert K \rvert \lvert c \rvert`.
+    """
+    square = float(coefficients @ gram @ coefficients)
+    sizes = np.abs(coefficients)
+    rounding = len(gram) * float(np.finfo(np.float64).eps) * float(sizes @ np.abs(gram) @ sizes)
+    return math.sqrt(square) if square > rounding or math.isinf(square) else 0.0

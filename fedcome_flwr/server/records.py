@@ -99,7 +99,7 @@ def single_numbers(metrics: MetricRecord) -> dict[str, float]:
 
 
 def comparable(contents: list[RecordDict], weight_key: str) -> list[RecordDict]:
-    """The replies' metrics, cut down to what every reply has in the same shape, as Flower's weighted average needs them.
+    """The replies' metrics, cut down to what all have in the same shape, as Flower's weighted average needs them.
 
     ConfigRecords stay, so that an aggregation function of the user's sees the strings and bytes that clients sent.
     """

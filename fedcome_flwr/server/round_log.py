@@ -7,6 +7,7 @@ from ..core.methods import Method
 from ..core.round_report import RoundReport
 
 _log = getLogger("flwr")
+_REMARKABLE_WEIGHT = 0.5  # of all: such a client's word is the mean
 _REMARKABLE_VETO = 0.5  # of all veto; without hostile clients the largest share measured was 0.23, of 10 clients
 
 
@@ -60,6 +61,7 @@ def log_round(report: RoundReport) -> None:
             report.solver,
             report.residual,
         )
+    _log_weight(report)
     _log_veto(report)
     _log.info(
         "fedcome round %d: %s over %d clients (%d left out, %d missing), %.0f %% of pairs conflict, "
@@ -76,6 +78,19 @@ def log_round(report: RoundReport) -> None:
         report.server_step,
         sum(report.seconds.values()),
     )
+
+
+def _log_weight(report: RoundReport) -> None:
+    """Name the client whose number of examples makes the mean its own."""
+    if len(report.clients) > 2 and max(report.client_weights, default=0.0) > _REMARKABLE_WEIGHT:
+        largest = report.client_weights.index(max(report.client_weights))
+        _log.warning(
+            "fedcome round %d: client %s has %.0f %% of the weight by its number of examples; if that is not meant, "
+            'client_weights="uniform" weighs all clients alike',
+            report.round,
+            report.clients[largest],
+            100 * report.client_weights[largest],
+        )
 
 
 def _log_veto(report: RoundReport) -> None:

@@ -129,11 +129,13 @@ def test_where_nobody_moved_the_model_stays_and_no_alarm_is_raised():
     assert outcome.report.largest_veto is None
 
 
-def test_under_the_norm_bound_a_majority_that_did_not_move_stops_the_others():
+def test_the_norm_bound_is_the_median_of_those_who_moved():
     gradients = pseudo_gradients()
     idle = np.vstack([gradients, np.zeros((HONEST + 2, SIZE))])
-    assert play(updates_of(idle), fedcome(max_client_norm=2.0)).report.update_norm == 0
-    assert play(updates_of(idle)).report.update_norm > 0
+    bounded, moving = (play(updates_of(g), fedcome(max_client_norm=0.5, server_step=1.0)) for g in (idle, gradients))
+    np.testing.assert_allclose(step_of(bounded), step_of(moving) * HONEST / (2 * HONEST + 2), rtol=1e-12)
+    assert bounded.report.update_norm > 0
+    assert play(updates_of(0 * idle), fedcome(max_client_norm=2.0)).report.update_norm == 0
 
 
 # A huge norm.
@@ -200,7 +202,7 @@ def test_a_client_that_claims_1e18_examples_owns_the_mean():
 
 
 @pytest.mark.parametrize("make", [fedavg, lambda weights: fedcome(weights, server_step=1.0)], ids=["fedavg", "fedcome"])
-def test_uniform_client_weights_ignore_the_claim_but_for_buffers(make):
+def test_uniform_client_weights_ignore_the_claim(make):
     reference = model("float64")
     honest, claimed = (
         [
@@ -224,12 +226,12 @@ def test_uniform_client_weights_ignore_the_claim_but_for_buffers(make):
     ]
     for name in PARAMETERS:
         np.testing.assert_array_equal(outcomes[0].arrays[name], outcomes[1].arrays[name])
-    np.testing.assert_allclose(outcomes[0].arrays["norm.running_mean"], 2.0)
-    np.testing.assert_allclose(outcomes[1].arrays["norm.running_mean"], 4.0)
+    for outcome in outcomes:
+        np.testing.assert_allclose(outcome.arrays["norm.running_mean"], 2.0)
 
 
-@pytest.mark.parametrize("lie", [math.inf, math.nan, -math.inf])
-def test_a_client_that_reports_a_loss_without_end_holds_the_adaptive_step_down(lie):
+@pytest.mark.parametrize("lie", [math.inf, math.nan, -math.inf, 1e300])
+def test_a_client_that_reports_a_loss_without_end_does_not_hold_the_adaptive_step_down(lie):
     state, steps = ServerState(), []
     for server_round in range(8):
         updates = updates_of(pseudo_gradients(), metrics={"train-loss": 1.0})
@@ -238,7 +240,7 @@ def test_a_client_that_reports_a_loss_without_end_holds_the_adaptive_step_down(l
         outcome = play(updates, fedcome(), state=state)
         state = outcome.state
         steps.append(outcome.report.server_step)
-    assert steps == [1.0, 0.5, 0.25, 0.125, 0.0625, 0.05, 0.05, 0.05]
+    assert steps == [1.0] * 8
 
 
 def test_a_fixed_step_takes_no_notice_of_losses():

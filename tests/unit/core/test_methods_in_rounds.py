@@ -87,6 +87,33 @@ def test_a_memory_that_strayed_sets_all_back_to_zero():
     np.testing.assert_allclose(second.arrays["w"], [1, 0, 0])  # the rest goes on, without drift
 
 
+def test_a_client_sets_all_back_once_and_is_left_out_when_it_strays_again():
+    first = play(feddc(0.1), UPDATES)
+    outcome = play(
+        feddc(0.1), [update("a", [1, 0, 0], memory_round=1), update("b", [0, 2, 0], memory_round=0)], first.state
+    )
+    assert outcome.state.memory.restarted_by == {"b"}
+    outcome = play(feddc(0.1), UPDATES, outcome.state)  # honest for a round, so that something is counted again
+    drift = outcome.state.memory.drift
+    liar = [update("a", [1, 0, 0], memory_round=3), update("b", [0, 2, 0], memory_round=0)]
+    outcome = play(feddc(0.1), liar, outcome.state)
+    assert outcome.report.memory_strayed == ()
+    assert outcome.report.clients == ("a",)
+    assert outcome.report.left_out["b"].endswith("set back to 0 for it before: give it a state_dir that lasts")
+    assert outcome.state.memory.epoch == 1
+    np.testing.assert_allclose(outcome.state.memory.drift["w"], drift["w"] + [1, 0, 0])
+
+
+def test_where_most_clients_stray_all_start_again_and_nobody_is_noted():
+    state = play(feddc(0.1), UPDATES).state
+    for epoch in (1, 2):  # as often as a server is restored
+        outcome = play(feddc(0.1), [update(key, [1, 0, 0], memory_round=99) for key in "ab"], state)
+        assert outcome.report.memory_strayed == ("a", "b")
+        assert (outcome.state.memory.epoch, outcome.state.memory.restarted_by) == (epoch, frozenset())
+        state = play(feddc(0.1), UPDATES, outcome.state).state
+        assert play(feddc(0.1), [update("a", [1, 0, 0], memory_round=state.round)], state).report.clients == ("a",)
+
+
 def test_a_client_of_which_nothing_is_counted_cannot_take_everybodys_memory():
     first = play(scaffold(), UPDATES)
     replies = [update("a", [1, 0, 0], memory_round=1), update("new", [0, 2, 0], memory_round=7)]

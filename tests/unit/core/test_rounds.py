@@ -44,13 +44,14 @@ def test_fedavg_is_the_mean_by_examples():
     np.testing.assert_allclose(flat(outcome.arrays), expected, rtol=1e-12)
 
 
-def test_uniform_client_weights_ignore_examples_for_parameters_and_not_for_buffers():
+def test_uniform_client_weights_ignore_examples_for_parameters_and_buffers():
     updates = clients(4)
     outcome = run(updates, fedavg("uniform"))
     np.testing.assert_allclose(flat(outcome.arrays), np.mean([flat(u.arrays) for u in updates], axis=0), rtol=1e-12)
-    by_examples = run(updates, fedavg())
+    alike = run([dataclasses.replace(u, num_examples=1) for u in updates], fedavg())
     for name in BUFFERS:
-        np.testing.assert_array_equal(outcome.arrays[name], by_examples.arrays[name])
+        np.testing.assert_array_equal(outcome.arrays[name], alike.arrays[name])
+    assert any(not np.array_equal(run(updates, fedavg()).arrays[name], alike.arrays[name]) for name in BUFFERS)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -12,7 +12,9 @@ STATE = ServerState(
     server_step=0.1 + 0.2,
     last_losses={"b": 1 / 3, "a/1": 1e-300},
     times_chosen={"a/1": 3, "ä\n": 2},
-    memory=MemorySums(2, {"w/0": np.array([[1.5]])}, {"w/0": np.array([[2.5]]), "b": np.array(0.5)}, {"b": 6}),
+    memory=MemorySums(
+        2, {"w/0": np.array([[1.5]])}, {"w/0": np.array([[2.5]]), "b": np.array(0.5)}, {"b": 6}, frozenset("xy")
+    ),
     past={"z/9": PastUpdate(5, {"w/0": np.array([[1]], np.float16)}), "a": PastUpdate(6, {"w/0": np.ones((1, 1))})},
 )
 
@@ -24,7 +26,7 @@ def test_all_of_a_state_comes_back():
     assert found.table.to_arrays().keys() == STATE.table.to_arrays().keys()
     for name, array in STATE.table.to_arrays().items():
         np.testing.assert_array_equal(found.table.to_arrays()[name], array)
-    assert (found.memory.epoch, found.memory.accepted) == (2, {"b": 6})
+    assert (found.memory.epoch, found.memory.accepted, found.memory.restarted_by) == (2, {"b": 6}, {"x", "y"})
     for part in ("drift", "control"):
         assert list(getattr(found.memory, part)) == list(getattr(STATE.memory, part))
         for name, array in getattr(STATE.memory, part).items():
@@ -44,7 +46,7 @@ def test_a_state_has_no_field_that_is_not_saved():
         "memory",
         "past",
     }
-    assert set(vars(STATE.memory)) == {"epoch", "drift", "control", "accepted"}
+    assert set(vars(STATE.memory)) == {"epoch", "drift", "control", "accepted", "restarted_by"}
 
 
 def test_equal_states_give_equal_arrays_whatever_the_order_of_their_clients():

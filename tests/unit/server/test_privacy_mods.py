@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from flwr.app import ConfigRecord
 from flwr.client.mod import adaptiveclipping_mod as numpy_adaptiveclipping_mod
 from flwr.client.mod import fixedclipping_mod as numpy_fixedclipping_mod
 from flwr.client.mod import secaggplus_mod
@@ -45,10 +46,15 @@ def strategy_and_reports(**options):
     return strategy, reports
 
 
-def play(app, strategy, *, rounds=2):
+def play(app, strategy, *, rounds=2, **config):
     np.random.seed(0)  # noqa: NPY002 - Flower draws its noise from the global generator
     with InlineGrid(app, NODES) as grid:
-        return strategy.start(grid=grid, initial_arrays=record(model_arrays(linear())), num_rounds=rounds)
+        return strategy.start(
+            grid=grid,
+            initial_arrays=record(model_arrays(linear())),
+            num_rounds=rounds,
+            train_config=ConfigRecord(config),
+        )
 
 
 def assert_clean(reports, rounds=2):
@@ -143,16 +149,30 @@ def test_clipping_mods_refuse_methods_that_send_two_models():
     assert len(reports[0].left_out) == NODES
 
 
-def test_clipping_mods_take_a_pseudo_gradient_for_a_model():
-    """They subtract the broadcast model from what is none, so that reply="pseudo-gradient" escapes them."""
-    directions = []
-    for reply in ("model", "pseudo-gradient"):
-        strategy, reports = strategy_and_reports()
-        app = client_app(linear, own_data, mods=[fixedclipping_mod], reply=reply, **STEP)
-        play(app, DifferentialPrivacyClientSideFixedClipping(strategy, **FIXED), rounds=1)
-        directions.append(reports[0].direction_norm)
-    assert directions[0] <= CLIP * (1 + 1e-5)
-    assert directions[1] > 2 * CLIP
+LOCAL_DP = LocalDpMod(clipping_norm=CLIP, sensitivity=1e-3, epsilon=5.0, delta=1e-5)
+
+
+@pytest.mark.parametrize("mod", [fixedclipping_mod, adaptiveclipping_mod, LOCAL_DP])
+def test_a_pseudo_gradient_does_not_escape_a_clipping_mod(mod):
+    """The mods subtract the broadcast model from what is none, and would clip nothing."""
+    strategy, reports = strategy_and_reports()
+    app = client_app(linear, own_data, mods=[mod], reply="pseudo-gradient", **STEP)
+    play(app, strategy, rounds=1, clipping_norm=CLIP)  # as Flower's wrappers tell the mods
+    assert reports[0].unchanged == "no usable reply"
+    assert len(reports[0].left_out) == NODES
+    name = getattr(mod, "__name__", "LocalDpMod")
+    assert all(f"reply: expected 'model' with {name}" in reason for reason in reports[0].left_out.values())
+
+
+def test_flowers_fixed_clipping_would_leave_a_pseudo_gradient_as_it_is():
+    """Why `client_app` refuses the two together: a client of one's own, which does not, is not clipped."""
+    inner = client_app(linear, own_data, reply="pseudo-gradient", **STEP)
+    app = ClientApp()
+    app.query()(lambda message, context: inner(message, context))
+    app.train(mods=[fixedclipping_mod])(lambda message, context: inner(message, context))
+    strategy, reports = strategy_and_reports()
+    play(app, DifferentialPrivacyClientSideFixedClipping(strategy, **FIXED), rounds=1)
+    assert reports[0].direction_norm > 2 * CLIP
 
 
 def test_secure_aggregation_says_what_is_missing_and_leaves_the_model():

@@ -51,6 +51,15 @@ def test_of_two_clients_none_is_named_for_its_share_alone(logged):
     assert logged(replace(two, norm_ratio=0.0))[0][0] == "WARNING"
 
 
+def test_a_client_with_more_than_half_of_the_weight_is_named_and_the_remedy_with_it(logged):
+    level, text = logged(replace(ROUND, client_weights=(0.2, 0.2, 0.6)))[0]
+    assert level == "WARNING"
+    assert "client c has 60 % of the weight" in text
+    assert 'client_weights="uniform"' in text
+    assert len(logged(replace(ROUND, client_weights=(0.25, 0.25, 0.5)))) == 1
+    assert len(logged(replace(ROUND, clients=("a", "b"), veto=None, client_weights=(0.1, 0.9)))) == 1
+
+
 @pytest.mark.parametrize("veto", [None, (0.0, 0.0, 0.0)])
 def test_without_any_veto_nothing_is_said(logged, veto):
     assert len(logged(replace(ROUND, veto=veto, norm_ratio=0.0))) == 1
