@@ -53,7 +53,7 @@ def measure(clients: int, size: int, repeats: int) -> dict[str, Any]:
     broadcast = model(size, 0)
     with InlineGrid(ClientApp(), clients) as grid:
         strategies = {"fedcome": FedCOMEStrategy(seed=0), "fedavg ours": UpdateStrategy(), "fedavg flower": FedAvg()}
-        for strategy in strategies.values():
+        for strategy in strategies.values():  # replies to the last one's messages, Flower's, are of no certain round
             asked = list(strategy.configure_train(1, broadcast, ConfigRecord(), grid))
         models = [model(size, 1 + number) for number in range(len(asked))]
         calls = {

@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import Arrays
-from .updates import ClientUpdate, flat
+from .updates import ClientUpdate, flat, write_pseudo_gradients
 
 _BLOCK_BYTES = 4 * 2**20  # larger blocks were no faster
 _WIDEST = 2**15  # columns: narrower blocks of few clients took up to twice as long, in NumPy's overhead
 _NARROWEST = 2**8  # columns of very many clients
+_TOGETHER = 16  # clients at a time in the second pass, whose blocks can then be wide
 _LANES = 16  # most threads that can be used
 _LANE_BYTES = 32 * 2**20  # of Gram matrices, one a lane
 # OpenBLAS computes products of n × k by k × n with n² k <= 2^18 in one thread. Its own threads work against ours, were
@@ -29,6 +30,7 @@ _GROUP = 32  # most clients in a product, where it is about as fast as a large o
 
 _Piece = tuple[str, slice, slice]  # array's name, place in the flattened array, columns of the block
 _Block = list[_Piece]
+_Memory = tuple[NDArray[np.float64], NDArray[np.float64]]
 _T = TypeVar("_T")
 
 
@@ -54,10 +56,10 @@ def gram_matrix(reference: Arrays, updates: Sequence[ClientUpdate], names: Seque
     lanes = max(1, min(_LANES, _LANE_BYTES // gram.nbytes))
 
     def partial(blocks: Sequence[_Block]) -> NDArray[np.float64]:
-        part = np.zeros_like(gram)
+        part, memory = np.zeros_like(gram), _memory(blocks, len(updates))
         with np.errstate(invalid="ignore", over="ignore"):  # non-finite replies are found in the result and left out
-            for _, _, block in _filled(reference, updates, blocks):
-                _add_products(block, part)
+            for pieces in blocks:
+                _add_products(_filled(reference, updates, pieces, memory)[1], part)
         return part
 
     for part in _in_lanes(partial, _cut(reference, names, len(updates)), lanes):
@@ -76,12 +78,11 @@ def combine(
         return {name: np.zeros_like(array) for name, array in total.items()}
 
     def write(blocks: Sequence[_Block]) -> None:
-        for pieces, _, block in _filled(reference, updates, blocks):
-            direction = _combined(coefficients, block)
+        for pieces, _, direction in _combined(reference, updates, coefficients, blocks):
             for name, piece, columns in pieces:
                 total[name].reshape(-1)[piece] = direction[columns]
 
-    for _ in _in_lanes(write, _cut(reference, names, len(updates)), _LANES):
+    for _ in _in_lanes(write, _cut(reference, names, min(len(updates), _TOGETHER)), _LANES):
         pass
     return total
 
@@ -112,8 +113,8 @@ def apply_combination(
 
     def write(blocks: Sequence[_Block]) -> str | None:
         """Fill the blocks' places in the new model; the first array that overflows, if one does."""
-        for pieces, old, block in _filled(reference, updates, blocks):
-            old -= _combined(coefficients, block)
+        for pieces, old, direction in _combined(reference, updates, coefficients, blocks):
+            old -= direction
             for name, piece, columns in pieces:
                 if name in offset:
                     old[columns] += offset[name].reshape(-1)[piece]
@@ -124,15 +125,27 @@ def apply_combination(
                     return name
         return None
 
-    for name in _in_lanes(write, _cut(reference, names, len(updates)), _LANES):
+    for name in _in_lanes(write, _cut(reference, names, min(len(updates), _TOGETHER)), _LANES):
         if name is not None:
             raise OverflowError(f"the new values of array {name!r} do not fit its type {new[name].dtype}")
     return new
 
 
-def _combined(coefficients: NDArray[np.float64], block: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The block's combination; no BLAS product, for its threads."""
-    return np.asarray(np.einsum("i,ij->j", coefficients, block))
+def _combined(
+    reference: Arrays, updates: Sequence[ClientUpdate], coefficients: NDArray[np.float64], blocks: Sequence[_Block]
+) -> Iterator[tuple[_Block, NDArray[np.float64], NDArray[np.float64]]]:
+    """Each block's pieces, its part of the reference and of the combination, both of shape ``[width]``.
+
+    The reference's memory is reused: take what you need before the next one.
+    """
+    memory = _memory(blocks, min(len(updates), _TOGETHER))
+    for pieces in blocks:
+        direction = np.zeros(pieces[-1][2].stop)
+        for start in range(0, len(updates), _TOGETHER):
+            group = slice(start, start + _TOGETHER)
+            old, block = _filled(reference, updates[group], pieces, memory)
+            direction += np.einsum("i,ij->j", coefficients[group], block)  # no BLAS product, for its threads
+        yield pieces, old, direction
 
 
 def _add_products(block: NDArray[np.float64], gram: NDArray[np.float64]) -> None:
@@ -165,23 +178,20 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _filled(
-    reference: Arrays, updates: Sequence[ClientUpdate], blocks: Sequence[_Block]
-) -> Iterator[tuple[_Block, NDArray[np.float64], NDArray[np.float64]]]:
-    """Each block's pieces, its part of the reference and its pseudo-gradients, shapes ``[width]`` and ``[m, width]``.
-
-    The memory is reused: take what you need before the next one.
-    """
+def _memory(blocks: Sequence[_Block], clients: int) -> _Memory:
+    """Room for the widest block."""
     width = max(pieces[-1][2].stop for pieces in blocks)
-    memory, reference_memory = np.empty((len(updates), width)), np.empty(width)
-    for pieces in blocks:
-        used = pieces[-1][2].stop
-        block, old = memory[:, :used], reference_memory[:used]
-        for name, piece, columns in pieces:
-            old[columns] = flat(reference[name])[piece]
-            for row, update in zip(block, updates, strict=True):
-                update.write_pseudo_gradient(old[columns], name, piece, row[columns])
-        yield pieces, old, block
+    return np.empty(width), np.empty((clients, width))
+
+
+def _filled(reference: Arrays, updates: Sequence[ClientUpdate], pieces: _Block, memory: _Memory) -> _Memory:
+    """A block of the reference and of the pseudo-gradients, shapes ``[width]`` and ``[m, width]``, in that memory."""
+    used = pieces[-1][2].stop
+    old, block = memory[0][:used], memory[1][: len(updates), :used]
+    for name, piece, columns in pieces:
+        old[columns] = flat(reference[name])[piece]
+        write_pseudo_gradients(updates, old[columns], name, piece, block[:, columns])
+    return old, block
 
 
 def _cut(reference: Arrays, names: Sequence[str], clients: int) -> list[_Block]:

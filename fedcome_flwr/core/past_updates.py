@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import Arrays
-from .updates import ClientUpdate, flat
+from .updates import ClientUpdate, flat, write_pseudo_gradients
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +54,6 @@ def remembered(
 
 def _pseudo_gradient(update: ClientUpdate, reference: NDArray[np.generic], name: str) -> NDArray[np.generic]:
     values = np.empty(reference.size)
-    update.write_pseudo_gradient(flat(reference).astype(np.float64), name, slice(None), values)
+    write_pseudo_gradients([update], flat(reference).astype(np.float64), name, slice(None), values[None])
     with np.errstate(over="ignore"):
         return np.asarray(values.astype(reference.dtype)).reshape(reference.shape)
