@@ -6,10 +6,10 @@ INSTALLED := .venv/installed
 LOG := .venv/install.log
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint bench clean
+.PHONY: help demo test test-all lint bench bench-speed clean
 
 help:  ## Show this list
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 
 demo: $(INSTALLED)  ## FedAvg and FedCOME on twenty clients whose data disagree; writes demo.png
 	@$(PY) examples/quickstart/demo.py
@@ -27,6 +27,12 @@ lint: $(INSTALLED)  ## Check style and types
 
 bench: $(INSTALLED)  ## What FedCOME does on real data (hours; FEDCOME_DATA names a folder of local data sets)
 	$(PY) benchmarks/learning.py
+
+bench-speed: $(INSTALLED)  ## What FedCOME costs: consensus, selection, the server's step, whole rounds (half an hour)
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(PY) benchmarks/consensus.py
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(PY) benchmarks/selection.py
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(PY) benchmarks/server_step.py
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(PY) benchmarks/whole_rounds.py
 
 clean:  ## Remove .venv and what tools left behind
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -10,11 +10,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from flwr.clientapp.typing import Mod
-from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from ..core.arrays import Arrays
+from ..core.npy import view_npy
 from .data import Data
 from .evaluation import LossFn, MetricsFn, accuracy
 from .local_work import LocalWork
@@ -152,10 +152,7 @@ def _received(message: Message) -> Arrays:
     if "arrays" not in message.content.array_records:
         found = sorted(message.content.array_records) or "none"
         raise ValueError(f"message: expected an ArrayRecord 'arrays', found {found}")
-    arrays: dict[str, NDArray[np.generic]] = {
-        name: array.numpy() for name, array in message.content.array_records["arrays"].items()
-    }
-    return arrays
+    return {name: view_npy(array.data) for name, array in message.content.array_records["arrays"].items()}
 
 
 def _configs(message: Message, context: Context) -> tuple[Config, Config]:

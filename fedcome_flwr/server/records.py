@@ -1,16 +1,11 @@
 """Flower's records to the values that the mathematics takes, and back."""
 
-import math
-from collections.abc import Callable, Mapping
-from functools import lru_cache
-from io import BytesIO
-from typing import Any
-
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from ..core.arrays import Arrays
+from ..core.npy import view_npy
 from ..core.round_report import RoundReport
 from ..core.updates import ClientUpdate, UpdateKind
 
@@ -174,43 +169,6 @@ def _view(name: str, array: Array) -> NDArray[np.generic]:
     if array.stype != "numpy.ndarray":
         raise ReplyError(f"array {name!r}: expected the serialisation 'numpy.ndarray', found {array.stype!r}")
     try:
-        end = _header_end(array.data)
-        if end is None:
-            return np.asarray(array.numpy())
-        shape, fortran_order, dtype = _header(array.data[:end])
-        values = np.frombuffer(array.data, dtype=dtype, count=math.prod(shape), offset=end)
-        return values.reshape(shape, order="F" if fortran_order else "C")
+        return view_npy(array.data)
     except ValueError as error:
         raise ReplyError(f"array {name!r}: expected bytes in NumPy's format, found something else: {error}") from error
-
-
-def _header_end(data: bytes) -> int | None:
-    """Where the values begin in NumPy's format, versions 1 and 2; ``None`` for a newer version.
-
-    Raises
-    ------
-    ValueError
-        It is another format.
-    """
-    version = np.lib.format.read_magic(BytesIO(data[: np.lib.format.MAGIC_LEN]))
-    if version not in _HEADERS:
-        return None
-    length = _HEADERS[version][1]
-    start = np.lib.format.MAGIC_LEN + length
-    return start + int.from_bytes(data[np.lib.format.MAGIC_LEN : start], "little")
-
-
-@lru_cache(maxsize=4096)  # an array's header is the same in all replies, and reading it parses Python's literals
-def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    stream = BytesIO(data)
-    shape, fortran_order, dtype = _HEADERS[np.lib.format.read_magic(stream)][0](stream)
-    if dtype.hasobject:
-        raise ValueError("it holds Python objects")
-    return shape, fortran_order, dtype
-
-
-_Reader = Callable[[BytesIO], tuple[tuple[int, ...], bool, np.dtype[Any]]]
-_HEADERS: Mapping[tuple[int, int], tuple[_Reader, int]] = {  # how to read it, and the bytes of its length
-    (1, 0): (np.lib.format.read_array_header_1_0, 2),
-    (2, 0): (np.lib.format.read_array_header_2_0, 4),
-}
