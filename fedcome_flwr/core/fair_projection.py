@@ -66,7 +66,8 @@ class FairProjection:
         mean = np.zeros(len(gram))
         mean[:count] = cohort.client_weights
         norm = combined_norm(gram, coefficients)
-        return Combination((combined_norm(gram, mean) / norm if norm > 0 else 0.0) * coefficients)
+        scale = combined_norm(gram, mean) / norm if norm > 0 else 0.0
+        return Combination(scale * coefficients, projections=projected)
 
     def _internal(self, gram: NDArray[np.float64], losses: NDArray[np.float64]) -> NDArray[np.float64]:
         """Row k: the coefficients of client k's projected pseudo-gradient."""

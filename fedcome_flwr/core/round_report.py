@@ -46,6 +46,10 @@ class RoundReport:
         Number of clients that the weighted mean and the direction would hurt to first order.
     smallest_product, smallest_product_of_mean
         Smallest normalised product of the direction, and of the weighted mean, with a client.
+    relative_change, remaining_conflicts
+        Of weightings that change every client's pseudo-gradient, from g to :math:`\tilde g`: the mean over the clients
+        of :math:`\lVert \tilde g_i - g_i \rVert / \lVert g_i \rVert`, and the share of pairs with
+        :math:`\langle \tilde g_i, \tilde g_j \rangle < 0`, rounding apart. ``None`` for the others.
     norm_ratio
         Norm of the direction over norm of the weighted mean; NaN when the mean vanishes, that is, up to the rounding of
         a norm that is taken from a Gram matrix, 1e-7 of :math:`\sum_i p_i \lVert g_i \rVert`.
@@ -92,6 +96,8 @@ class RoundReport:
     hurt_by_direction: int = 0
     smallest_product: float = 0.0
     smallest_product_of_mean: float = 0.0
+    relative_change: float | None = None
+    remaining_conflicts: float | None = None
     norm_ratio: float = float("nan")
     direction_norm: float = 0.0
     update_norm: float = 0.0
@@ -164,6 +170,30 @@ def with_geometry(
         smallest_product_of_mean=float(of_mean.min()),
         norm_ratio=float("nan") if vanished else norm / mean_norm,
         direction_norm=norm,
+    )
+
+
+def with_projections(
+    report: RoundReport, gram: NDArray[np.float64], projections: NDArray[np.float64] | None
+) -> RoundReport:
+    """The report with how far the clients' pseudo-gradients were changed, and how they get on with each other now.
+
+    ``projections`` has one row a client of the round and one column for each row of the Gram matrix.
+    """
+    if projections is None:
+        return report
+    count = len(projections)
+    change = projections - np.eye(count, len(gram))
+    norms = np.sqrt(np.diagonal(gram)[:count])
+    moved = norms > 0  # a client that stood still has no direction to change
+    changed = np.sqrt(np.maximum(np.einsum("ij,ij->i", change @ gram, change), 0.0))
+    products = projections @ gram @ projections.T
+    above = np.triu_indices(count, 1)
+    conflicts = products[above] < HURT_BELOW * np.outer(norms, norms)[above]
+    return replace(
+        report,
+        relative_change=float(np.mean(changed[moved] / norms[moved])) if moved.any() else 0.0,
+        remaining_conflicts=float(np.mean(conflicts)) if count > 1 else 0.0,
     )
 
 

@@ -11,7 +11,7 @@ from .arrays import Arrays, ParameterRule, is_parameter, mean_of_buffers, split_
 from .gram import apply_combination
 from .methods import Method
 from .past_updates import remembered
-from .round_report import RoundReport, norm_of, with_geometry, with_solution
+from .round_report import RoundReport, norm_of, with_geometry, with_projections, with_solution
 from .screening import Gathered, gather
 from .selection import Selection, Selector
 from .state import ServerState
@@ -111,6 +111,7 @@ def aggregate_round(
     )
     report = with_geometry(report, bounded, weights, combination.coefficients)
     report = with_solution(report, bounded, weights, combination.solution)
+    report = with_projections(report, bounded, combination.projections)
     weighed = perf_counter()
 
     if method.rule.has_memory and not gathered.strayed:

@@ -53,10 +53,14 @@ class Combination:
         matrix.
     solution
         The consensus programs behind the coefficients, for those weightings that solve them.
+    projections
+        For weightings that change every client's pseudo-gradient before they average: row i holds the coefficients of
+        what became of client i's, :math:`\\tilde g_i`, one column for each row of the Gram matrix.
     """
 
     coefficients: NDArray[np.float64]
     solution: ConsensusSolution | None = None
+    projections: NDArray[np.float64] | None = None
 
 
 class Weighting(Protocol):
@@ -101,7 +105,7 @@ class Consensus:
     def weigh(self, gram: NDArray[np.float64], cohort: Cohort) -> Combination:
         """Solve the clients' programs and average the projections."""
         solution = solve_consensus(gram, solver=self.solver, influence_limit=self.influence_limit)
-        return Combination(cohort.client_weights @ solution.coefficients, solution)
+        return Combination(cohort.client_weights @ solution.coefficients, solution, solution.coefficients)
 
 
 @dataclass(frozen=True)

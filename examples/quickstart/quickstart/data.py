@@ -120,12 +120,24 @@ def _federation(settings: DataSettings, num_clients: int) -> Federation:
     )
     # With few images a client, most of the split is never decoded.
     used = np.unique(np.concatenate(train_rows))
-    return Federation(
-        train=source.decode(source.train.select(used)),
-        test=_test_split(settings),
-        train_rows=[np.searchsorted(used, rows) for rows in train_rows],
-        test_rows=test_rows,
-    )
+    train = source.decode(source.train.select(used))
+    train_rows = [np.searchsorted(used, rows) for rows in train_rows]
+    match settings.evaluate_on:
+        case "train":
+            return Federation(train, train, train_rows, train_rows)
+        case "validation":
+            parts = [_last_fifth(client, rows) for client, rows in enumerate(train_rows)]
+            return Federation(train, train, [rest for rest, _ in parts], [fifth for _, fifth in parts])
+        case _:
+            return Federation(train, _test_split(settings), train_rows, test_rows)
+
+
+def _last_fifth(client: int, rows: Rows) -> tuple[Rows, Rows]:
+    """Rows to train on and rows to validate on; a partition's rows are in random order."""
+    if len(rows) < 2:
+        raise ValueError(f"evaluate-on: 'validation' needs two images a client; client {client} has {len(rows)}")
+    count = max(1, round(len(rows) / 5))
+    return rows[:-count], rows[-count:]
 
 
 @lru_cache(maxsize=2)

@@ -31,15 +31,32 @@ def partition_rows(
 
     `train` and `test` hold the column `label` and, for `partition = "natural"`, the column `group`.
     """
+    labels = train["label"]
+    if settings.partition == "natural":
+        train, test = _without_small_groups(settings.least_images, train, test)
     _check_columns(settings, num_clients, train, test)
     train_rows = _split(settings, num_clients, train, "train")
     if settings.partition == "dirichlet":
         test_rows = _follow_shares(train_rows, train["label"], test["label"], settings.seed)
     else:
         test_rows = _split(settings, num_clients, test, "test")
-    _check_complete(settings, {"train": train_rows, "test": test_rows}, train["label"])
+    _check_complete(settings, {"train": train_rows, "test": test_rows}, labels)
     limit = settings.images_per_client or None
     return [rows[:limit] for rows in train_rows], [rows[:limit] for rows in test_rows]
+
+
+def _without_small_groups(
+    least: int, train: dict[str, NDArray[Any]], test: dict[str, NDArray[Any]]
+) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+    """Both splits without the groups that have fewer than `least` rows of the train split; the column `row` says
+    where the others stand."""
+    groups, counts = np.unique(train["group"], return_counts=True)
+    small = groups[counts < least]
+    kept = []
+    for columns in (train, test):
+        rows = np.flatnonzero(~np.isin(columns["group"], small))
+        kept.append({name: values[rows] for name, values in columns.items()} | {"row": rows})
+    return kept[0], kept[1]
 
 
 def _check_columns(
@@ -94,7 +111,8 @@ def _split(settings: DataSettings, num_clients: int, columns: dict[str, NDArray[
     order = np.random.default_rng(settings.seed).permutation(len(columns["label"]))
     partitioner = _partitioner(settings, num_clients, len(order))
     # The partitioners select whole rows; numbers instead of images make that cheap.
-    partitioner.dataset = Dataset.from_dict({"row": order, **{k: v[order] for k, v in columns.items()}})
+    numbered = {"row": np.arange(len(order)), **columns}
+    partitioner.dataset = Dataset.from_dict({name: values[order] for name, values in numbered.items()})
     try:
         # Tiny alphas may offer a class to full clients only: 0/0, and the last client takes it.
         with warnings.catch_warnings(), np.errstate(invalid="ignore"):

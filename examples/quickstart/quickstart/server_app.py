@@ -20,6 +20,7 @@ from fedcome_flwr import (
     fedprox,
     scaffold,
 )
+from fedcome_flwr.core import Selector
 from fedcome_flwr.core.methods import ClientWeights
 from fedcome_flwr.report import JsonLines
 from quickstart import task
@@ -46,7 +47,10 @@ def main(grid: Grid, context: Context) -> None:
             return None
         model.load_state_dict(arrays.to_torch_state_dict())
         loss, accuracy = task.evaluate(model, images, labels)
-        return MetricRecord({"loss": loss, "accuracy": accuracy})
+        penalty = task.decay_penalty(
+            {name: array.numpy() for name, array in arrays.items()}, float(config["weight-decay"])
+        )
+        return MetricRecord({"loss": loss, "accuracy": accuracy, "decay-penalty": penalty})
 
     build_strategy(config).start(
         grid=grid,
@@ -58,7 +62,12 @@ def main(grid: Grid, context: Context) -> None:
 
 def build_strategy(config: UserConfig) -> UpdateStrategy:
     """Return the strategy that the run's configuration describes."""
-    selectors = {"consensus": ConsensusSelection, "uniform": UniformSelection}
+    selectors: dict[str, Callable[[], Selector]] = {
+        "consensus": lambda: ConsensusSelection(
+            mu=float(config["selection-mu"]), alpha=float(config["selection-alpha"])
+        ),
+        "uniform": UniformSelection,
+    }
     report = str(config["report"])
     return UpdateStrategy(
         method=_method(config),
@@ -67,6 +76,7 @@ def build_strategy(config: UserConfig) -> UpdateStrategy:
         fraction_train=float(config["fraction-train"]),
         fraction_evaluate=float(config["fraction-evaluate"]),
         checkpoint=str(config["checkpoint"]) or None,
+        checkpoint_every=int(config["checkpoint-every"]),
         on_round=JsonLines(report) if report else None,
     )
 
@@ -77,7 +87,11 @@ def _method(config: UserConfig) -> Method:
     weights = cast(ClientWeights, _choice(config, "client-weights", ("examples", "uniform")))
     step = str(config["server-step"])
     methods: dict[str, Callable[[], Method]] = {
-        "fedcome": lambda: fedcome(weights, server_step="adaptive" if step == "adaptive" else float(step)),
+        "fedcome": lambda: fedcome(
+            weights,
+            server_step="adaptive" if step == "adaptive" else float(step),
+            max_update_norm=float(config["max-update-norm"]) or None,
+        ),
         "fedavg": lambda: fedavg(weights),
         "fedprox": lambda: fedprox(float(config["fedprox-mu"]), weights),
         "scaffold": scaffold,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from flwr.app import UserConfig
 
+EVALUATE_ON = ("test", "train", "validation")
 PARTITIONS = ("classes", "dirichlet", "iid", "natural")
 CLASS_ASSIGNMENTS = ("deterministic", "first-deterministic", "random")
 
@@ -21,7 +22,9 @@ class DataSettings:
     classes_per_client: int = 2
     class_assignment: str = "deterministic"
     alpha: float = 0.5
+    least_images: int = 1
     images_per_client: int = 0
+    evaluate_on: str = "test"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -34,6 +37,10 @@ class DataSettings:
             raise ValueError(f"classes-per-client: expected at least 1; got {self.classes_per_client}")
         if not (math.isfinite(self.alpha) and self.alpha > 0):
             raise ValueError(f"alpha: expected a finite number above 0; got {self.alpha}")
+        if self.least_images < 1:
+            raise ValueError(f"least-images: expected at least 1; got {self.least_images}")
+        if self.evaluate_on not in EVALUATE_ON:
+            raise ValueError(f"evaluate-on: expected one of {', '.join(EVALUATE_ON)}; got '{self.evaluate_on}'")
         if self.images_per_client < 0:
             raise ValueError(f"images-per-client: expected 0 (all) or more; got {self.images_per_client}")
         if self.partition == "natural" and not self.partition_column:
@@ -50,6 +57,8 @@ class DataSettings:
             classes_per_client=int(config["classes-per-client"]),
             class_assignment=str(config["class-assignment"]),
             alpha=float(config["alpha"]),
+            least_images=int(config["least-images"]),
             images_per_client=int(config["images-per-client"]),
+            evaluate_on=str(config["evaluate-on"]),
             seed=int(config["seed"]),
         )

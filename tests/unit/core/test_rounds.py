@@ -6,6 +6,7 @@ import pytest
 
 from fedcome_flwr.core import (
     ClientUpdate,
+    Cohort,
     ConsensusSelection,
     Selection,
     ServerState,
@@ -14,6 +15,7 @@ from fedcome_flwr.core import (
     equal_step_control,
     fedavg,
     fedcome,
+    fedfv,
 )
 from tests.unit.core._updates import BUFFERS, PARAMETERS, model, stacked, trained
 
@@ -280,3 +282,36 @@ def test_the_state_given_is_not_changed():
     run(clients(3, metrics={"train-loss": 5.0}), fedcome(), state)
     np.testing.assert_array_equal(state.table.values, table)
     assert state.last_losses == losses
+
+
+@pytest.mark.parametrize("method", [fedcome("uniform", server_step=1.0), fedfv(alpha=0.3, tau=0)])
+@pytest.mark.parametrize("limit", [None, 1.5])
+def test_the_report_measures_what_projecting_did_to_each_client(method, limit):
+    reference = model("float64")
+    losses = {"metrics": {"train-loss": 1.0}}
+    updates = [trained(reference, f"client-{seed}", seed, **losses) for seed in range(6)]
+    updates.append(dataclasses.replace(updates[0], key="still", arrays=dict(reference)))
+    method = dataclasses.replace(method, max_client_norm=limit)
+    report = run(updates, method, reference=reference).report
+    rows = stacked(reference, sorted(updates, key=lambda update: update.key))
+    norms = np.linalg.norm(rows, axis=1)
+    if limit:
+        bound = limit * np.median(norms[norms > 0])
+        rows *= np.minimum(1.0, bound / np.where(norms > 0, norms, 1.0))[:, None]
+    weighed = method.weighting.weigh(
+        rows @ rows.T, Cohort([u.key for u in updates], np.full(7, 1 / 7), np.full(7, 1.0), server_round=1)
+    )
+    projected = weighed.projections @ rows
+    moved = norms > 0
+    changes = np.linalg.norm(projected - rows, axis=1)[moved] / np.linalg.norm(rows, axis=1)[moved]
+    pairs = [(i, j) for i in range(7) for j in range(i)]
+    below = [projected[i] @ projected[j] < -1e-9 * norms[i] * norms[j] for i, j in pairs]
+    assert report.relative_change == pytest.approx(np.mean(changes), rel=1e-9)
+    assert report.relative_change > 0.01
+    assert report.remaining_conflicts == pytest.approx(np.mean(below))
+
+
+def test_methods_that_only_average_change_no_pseudo_gradient():
+    report = run(clients(3), fedavg()).report
+    assert report.relative_change is None
+    assert report.remaining_conflicts is None

@@ -116,6 +116,8 @@ def test_images_per_client_keeps_a_mixture(modules):
         ({"classes_per_client": 0}, "classes-per-client: expected at least 1; got 0"),
         ({"images_per_client": -1}, "images-per-client: .* got -1"),
         ({"partition": "natural"}, "partition-column: .* got none"),
+        ({"least_images": 0}, "least-images: expected at least 1; got 0"),
+        ({"evaluate_on": "all"}, "evaluate-on: expected one of test, train, validation; got 'all'"),
     ],
 )
 def test_wrong_settings_are_named(modules, wrong, text):
@@ -157,6 +159,31 @@ def test_natural_clients_must_be_in_both_splits(modules):
         partition.partition_rows(natural, 2, train=train, test=test)
     with pytest.raises(ValueError, match=r"expected at most 3.* got 4"):
         partition.partition_rows(natural, 4, train=train, test=train)
+
+
+def test_writers_of_few_images_are_no_clients(modules):
+    _, partition, settings = modules
+    train, test = split_labels()
+    train["group"] = np.array(["a", "b", "c"])[np.minimum(np.arange(600) // 5, 2)]  # 5, 5 and 590 images
+    test["group"] = np.array(["a", "b", "c"])[np.arange(200) % 3]
+    natural = settings(partition="natural", partition_column="writer_id", least_images=6)
+    (train_rows,), (test_rows,) = partition.partition_rows(natural, 1, train=train, test=test)
+    assert sorted(train_rows.tolist()) == list(range(10, 600))
+    assert set(test["group"][test_rows]) == {"c"}
+    with pytest.raises(ValueError, match=r"expected at most 1, the number of values of 'writer_id'; got 2"):
+        partition.partition_rows(natural, 2, train=train, test=test)
+
+
+def test_what_clients_are_tested_on(modules):
+    data, _, settings = modules
+    images, labels = data.train_images(settings(), 20, 3)
+    own, own_labels = data.test_images(settings(evaluate_on="train"), 20, 3)
+    assert torch.equal(own, images)
+    assert torch.equal(own_labels, labels)
+    rest, _ = data.train_images(settings(evaluate_on="validation"), 20, 3)
+    held_out, _ = data.test_images(settings(evaluate_on="validation"), 20, 3)
+    assert torch.equal(torch.cat([rest, held_out]), images)
+    assert len(held_out) == round(len(images) / 5)
 
 
 def test_unused_classes_are_named(modules):

@@ -1,0 +1,1 @@
+"""The paper's tables and figures, run on the quickstart's Flower App."""
