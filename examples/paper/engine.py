@@ -17,6 +17,7 @@ from examples.paper import store
 from examples.paper.protocol import APP, DATASETS, RESULTS
 from examples.paper.runs import Run
 from fedcome_flwr.report import read_rounds
+from fedcome_flwr.server.checkpoint import load_checkpoint
 from fedcome_flwr.simulation import run_app
 from fedcome_flwr.simulation.observer import Phase, RunObserver
 
@@ -42,8 +43,11 @@ def execute(run: Run, *, data: Path | None, backend: str, device: str, command: 
     """Run it, or go on with it, keep it, and return its last line."""
     logging.getLogger("flwr").setLevel(logging.WARNING)
     folder = WORK / run.name
-    folder.mkdir(parents=True, exist_ok=True)
     report, checkpoint = folder / "rounds.jsonl", folder / "run.npz"
+    resume = _can_go_on(report, checkpoint)
+    if not resume:
+        shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
     config = run.config | {
         "dataset": str(data / run.dataset) if data else DATASETS[run.dataset].hub,
         "report": str(report),
@@ -51,7 +55,7 @@ def execute(run: Run, *, data: Path | None, backend: str, device: str, command: 
         "checkpoint-every": 1 if run.arm in WITH_MEMORY else EVERY,
         "state-dir": str(folder / "state") if run.arm in WITH_MEMORY else "",
     }
-    traffic = Traffic(folder / "traffic.jsonl")
+    traffic = Traffic(folder / "traffic.jsonl", run.rounds)
     started = time.perf_counter()
     on_gpu = {"client_gpus": 0.1} if backend == "ray" and device == "cuda" else {}
     run_app(
@@ -60,7 +64,7 @@ def execute(run: Run, *, data: Path | None, backend: str, device: str, command: 
         run_config=config,
         seed=run.seed,
         backend=backend,
-        resume=checkpoint if checkpoint.exists() else None,
+        resume=checkpoint if resume else None,
         observer=traffic,
         **on_gpu,
     )
@@ -70,7 +74,7 @@ def execute(run: Run, *, data: Path | None, backend: str, device: str, command: 
     end = {
         "kind": "end",
         "seconds": round(time.perf_counter() - started, 1),
-        "resumed": len(traffic.resumed_after) > 0,
+        "resumed": resume,
         "backend": backend,
         "device": device,
     }
@@ -79,6 +83,17 @@ def execute(run: Run, *, data: Path | None, backend: str, device: str, command: 
     store.write(run.name, [header, *round_lines(run, rounds, traffic.by_round()), end])
     shutil.rmtree(folder)
     return end
+
+
+def _can_go_on(report: Path, checkpoint: Path) -> bool:
+    """Whether the checkpoint and the report of the rounds before it are there.
+
+    A checkpoint is written when a round has trained, its report when it was tested, too: a run that was stopped in
+    between has a round that nobody reported, and begins again.
+    """
+    if not (report.exists() and checkpoint.exists()):
+        return False
+    return load_checkpoint(checkpoint).state.round <= report.read_bytes().count(b"\n")
 
 
 def round_lines(
@@ -137,10 +152,15 @@ class Traffic(RunObserver):
     """Counts the bytes of the arrays in training messages and replies, each array once, into a file that a resumed run
     goes on with."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, rounds: int) -> None:
         self._path = path
+        self._rounds = rounds
+        self._before = 0  # rounds that were played before the strategy started, which counts from 1
         self._down = self._up = 0
-        self.resumed_after = self.by_round()
+
+    def started(self, num_rounds: int | None) -> None:
+        """Learn how many rounds are left."""
+        self._before = self._rounds - (num_rounds or 0)
 
     def sent(self, messages: Sequence[Message]) -> None:
         """Count what goes to the clients."""
@@ -155,7 +175,9 @@ class Traffic(RunObserver):
         """Write a training phase's line."""
         if phase == "train":
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"round": server_round, "up": self._up, "down": self._down}) + "\n")
+                file.write(
+                    json.dumps({"round": self._before + server_round, "up": self._up, "down": self._down}) + "\n"
+                )
             self._down = self._up = 0
 
     def by_round(self) -> dict[int, dict[str, int]]:
