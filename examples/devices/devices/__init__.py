@@ -1,0 +1,1 @@
+"""A Flower App whose clients are devices, each with its own folder of data."""
