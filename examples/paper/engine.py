@@ -48,12 +48,13 @@ def execute(run: Run, *, data: Path | None, backend: str, device: str, command: 
     if not resume:
         shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
+    remembers = run.config.get("strategy") in WITH_MEMORY
     config = run.config | {
         "dataset": str(data / run.dataset) if data else DATASETS[run.dataset].hub,
         "report": str(report),
         "checkpoint": str(checkpoint),
-        "checkpoint-every": 1 if run.arm in WITH_MEMORY else EVERY,
-        "state-dir": str(folder / "state") if run.arm in WITH_MEMORY else "",
+        "checkpoint-every": 1 if remembers else EVERY,
+        "state-dir": str(folder / "state") if remembers else "",
     }
     traffic = Traffic(folder / "traffic.jsonl", run.rounds)
     started = time.perf_counter()

@@ -15,6 +15,7 @@ from examples.paper.protocol import (
     GRID_DATASETS,
     GRID_ROUNDS,
     METHODS,
+    REMEDIES,
     SEARCH,
     Config,
     Scale,
@@ -141,7 +142,7 @@ def runs_of(target: str, scale: Scale, choice: Choice) -> list[Run]:
     match target:
         case "table1" | "figure1":
             for dataset in choice.among(DATASETS):
-                add(dataset, everything)
+                add(dataset, (*everything, *REMEDIES.get(dataset, ())))
         case "table2":
             for classes in (2, 3, 4):
                 for dataset in choice.among(["cifar10"]):

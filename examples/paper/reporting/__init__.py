@@ -5,9 +5,9 @@ import os
 
 from rich.console import Console
 
-from examples.paper.protocol import RESULTS, Scale
-from examples.paper.reporting import claims, figures, grid, tables
-from examples.paper.runs import TARGETS, Choice
+from examples.paper.protocol import DATASETS, RESULTS, Scale
+from examples.paper.reporting import claims, figures, grid, groups, tables
+from examples.paper.runs import TARGETS, Choice, runs_of
 
 
 def report(target: str, scale: Scale, choice: Choice) -> None:
@@ -27,10 +27,17 @@ def report(target: str, scale: Scale, choice: Choice) -> None:
                 _say(console, table.write(RESULTS / "tables"))
         elif name.startswith("figure"):
             _say(console, figures.draw(name, scale, choice, RESULTS / "figures"))
+        if name != "claims" and (bare := _without_runs(name, scale, choice)):
+            console.print(f"{name}: open on {', '.join(bare)}, of which no run is kept")
     if target in ("claims", "all"):
         table = claims.judge(scale)
         console.print(table.pretty())
         _say(console, table.write(RESULTS / "tables"))
+
+
+def _without_runs(target: str, scale: Scale, choice: Choice) -> list[str]:
+    cells = groups.by_dataset(runs_of(target, scale, choice))
+    return [DATASETS[name].title for name, found in cells.items() if not any(group.records for group in found)]
 
 
 def _say(console: Console, paths: list[os.PathLike[str]]) -> None:

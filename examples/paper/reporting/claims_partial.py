@@ -14,9 +14,11 @@ def unselected_losses_fall(kept: Kept) -> Verdict:
         cells = {group.first.selection: group for group in kept.groups("figure3", dataset=dataset)}
         if cells.keys() >= {"uniform", "consensus"}:
             rises = {name: total(group, "rises_unselected") for name, group in cells.items()}
+            first = cells["uniform"].first
+            possible = round((1 - first.participation) * first.clients) * (first.rounds - 1)
             parts.append(
-                f"{DATASETS[dataset].title}: losses of unselected clients rose {rises['consensus']:,} times with "
-                f"consensus selection, {rises['uniform']:,} with uniform"
+                f"{DATASETS[dataset].title}: losses of unselected clients rose {rises['consensus']:,} of {possible:,} "
+                f"times with consensus selection, {rises['uniform']:,} with uniform"
             )
             outcomes.append(rises["consensus"] < 0.5 * rises["uniform"])
     return Verdict("; ".join(parts), verdict(outcomes)) if parts else NOTHING

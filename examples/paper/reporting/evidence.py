@@ -1,6 +1,6 @@
 """What the claims are judged by: the kept cells of a scale, and the words for an outcome."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,12 @@ def verdict(outcomes: Iterable[bool]) -> str:
     if not outcomes:
         return OPEN
     return HOLDS if all(outcomes) else MIXED if any(outcomes) else FAILS
+
+
+def with_open(parts: Sequence[str], done: Collection[str], planned: Iterable[str]) -> str:
+    """The measurements, and the names of the data sets that are still open."""
+    left = [DATASETS[name].title for name in planned if name not in done]
+    return "; ".join([*parts, f"open: {', '.join(left)}"] if left else parts)
 
 
 def mean_of(group: Group, measure: Callable[[Record], float | None]) -> float:

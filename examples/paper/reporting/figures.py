@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from examples.paper.protocol import ARMS, DATASETS, Scale
-from examples.paper.reporting.groups import Group, grouped
+from examples.paper.reporting.groups import Group, by_dataset, diverged
 from examples.paper.runs import Choice, runs_of
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart; controls are dashed.
@@ -16,14 +16,17 @@ COLOURS = {
     "fedprox": "#999999",
     "scaffold": "#0072B2",
     "feddyn": "#009E73",
-    "fedfv": "#E69F00",
+    "fedfv": "#56B4E9",
     "feddc": "#CC79A7",
     "fedcome": "#D55E00",
     "fedcome-adaptive": "#D55E00",
     "fedcome-at-mean-norm": "#D55E00",
     "fedavg-at-fedcome-norm": "#000000",
+    "scaffold-clipped": "#0072B2",
+    "feddc-clipped": "#CC79A7",
 }
 STYLES = {"fedcome-adaptive": "-.", "fedcome-at-mean-norm": "--", "fedavg-at-fedcome-norm": "--"}
+STYLES |= {"scaffold-clipped": "--", "feddc-clipped": "--"}
 LOOK = {
     "figure.dpi": 110,
     "font.size": 9,
@@ -37,7 +40,7 @@ LOOK = {
 
 
 def draw(target: str, scale: Scale, choice: Choice, folder: Path) -> list[Path]:
-    """Draw a figure of each data set from the kept runs; panels without any say so."""
+    """Draw a figure of each data set that has a kept run; panels without any say so."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -45,10 +48,11 @@ def draw(target: str, scale: Scale, choice: Choice, folder: Path) -> list[Path]:
 
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    groups = grouped(runs_of(target, scale, choice))
-    for dataset in dict.fromkeys(group.first.dataset for group in groups):
+    for dataset, groups in by_dataset(runs_of(target, scale, choice)).items():
+        if not any(group.records for group in groups):
+            continue
         with plt.rc_context(LOOK):
-            figure = _figure(plt, target, [group for group in groups if group.first.dataset == dataset])
+            figure = _figure(plt, target, groups)
             for kind in ("png", "svg"):
                 paths.append(folder / f"{target}-{dataset}-{scale.name}.{kind}")
                 figure.savefig(paths[-1], metadata={"Date": None} if kind == "svg" else {"Software": None})
@@ -88,8 +92,10 @@ def _curves(axis: Any, groups: Sequence[Group]) -> None:
         curves = np.array([record.column("accuracy") for record in group.records.values()])
         mean = np.convolve(curves.mean(axis=0), np.full(5, 0.2), mode="valid")
         arm = group.first.arm
-        label = f"{ARMS[arm].title}{'' if len(group.records) == 1 else f' ({len(group.records)} seeds)'}"
-        axis.plot(np.arange(5, len(mean) + 5), mean, STYLES.get(arm, "-"), color=COLOURS[arm], label=label, lw=1.2)
+        seeds = "" if len(group.records) == 1 else f" ({len(group.records)} seeds)"
+        label = ARMS[arm].title + (", diverged" if any(map(diverged, group.records.values())) else seeds)
+        width = 2.4 if arm == "fedavg" else 1.2  # FedProx often lies on it
+        axis.plot(np.arange(5, len(mean) + 5), mean, STYLES.get(arm, "-"), color=COLOURS[arm], label=label, lw=width)
     top = max(record.final_accuracy for group in groups for record in group.records.values())
     axis.set_ylim(0.5 * top, 1.03 * top)
     axis.set(xlabel="server round", ylabel="mean client accuracy")
@@ -108,17 +114,18 @@ def _losses(axis: Any, groups: Sequence[Group]) -> None:
     at, who = np.nonzero(rose)
     axis.plot(rounds[at + 1], losses[at + 1, who], ".", color="#D55E00", ms=2.5)
     axis.set(xlabel="server round", ylabel="loss of each client")
-    share = f"{rose.sum():,} of {rose.size:,} rose"
-    axis.text(0.98, 0.95, share, ha="right", va="top", transform=axis.transAxes, color="#D55E00")
+    axis.set_title(f"{axis.get_title()}: {rose.sum():,} of {rose.size:,} rose")
 
 
 def _distributions(axis: Any, groups: Sequence[Group]) -> None:
     """How the clients' final accuracies are distributed."""
     every = [_final_accuracies(group) for group in groups]
     bins = np.linspace(min(map(np.min, every)), max(map(np.max, every)), 16)
-    for group, values in zip(groups, every, strict=True):
-        label = f"{ARMS[group.first.arm].title}: {values.mean():.3f}, deviation {values.std():.3f}"
-        axis.hist(values, bins, color=COLOURS[group.first.arm], alpha=0.5, label=label)
+    labels = [
+        f"{ARMS[group.first.arm].title}: mean {values.mean():.3f}, deviation {values.std():.3f}"
+        for group, values in zip(groups, every, strict=True)
+    ]
+    axis.hist(every, bins, color=[COLOURS[group.first.arm] for group in groups], label=labels)
     axis.set(xlabel="accuracy of a client, mean of the last kept rounds", ylabel="clients")
     axis.legend(fontsize=7)
 

@@ -47,6 +47,20 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
     return groups
 
 
+def by_dataset(runs: Sequence[Run]) -> dict[str, list[Group]]:
+    """The cells of each data set."""
+    found: dict[str, list[Group]] = {}
+    for group in grouped(runs):
+        found.setdefault(group.first.dataset, []).append(group)
+    return found
+
+
+def diverged(record: Record) -> bool:
+    """Whether the clients' mean loss ended at ten times its first value or more."""
+    losses = [loss for loss in record.column("loss") if loss is not None]
+    return bool(losses) and losses[-1] >= 10 * losses[0]
+
+
 def spread(values: Sequence[float], form: str = "{:.3f}") -> str:
     """Mean ± deviation over seeds; ``open`` where there is none."""
     if not values:

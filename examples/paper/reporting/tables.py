@@ -7,12 +7,13 @@ from pathlib import Path
 
 from rich.table import Table as RichTable
 
-from examples.paper.protocol import ARMS, DATASETS, GRID_DATASETS, SEARCH, Scale
+from examples.paper.protocol import ARMS, DATASETS, SEARCH, Scale
 from examples.paper.reporting import grid
 from examples.paper.reporting.groups import (
     Group,
+    by_dataset,
     client_spread,
-    grouped,
+    diverged,
     paired_difference,
     reached,
     spread,
@@ -59,14 +60,11 @@ REACHED = "98 % of FedAvg's accuracy"
 
 
 def build(target: str, scale: Scale, choice: Choice) -> list[Table]:
-    """The tables of a target at a scale, one for each data set that was asked for."""
-    if target == "table5":
-        return [_search(scale, dataset) for dataset in choice.among(GRID_DATASETS)]
-    groups = grouped(runs_of(target, scale, choice))
-    datasets = list(dict.fromkeys(group.first.dataset for group in groups))
+    """The tables of a target at a scale, one for each data set that was asked for and has a kept run."""
     tables = []
-    for dataset in datasets:
-        mine = [group for group in groups if group.first.dataset == dataset]
+    for dataset, mine in by_dataset(runs_of(target, scale, choice)).items():
+        if not any(group.records for group in mine):
+            continue
         name = f"{target}-{dataset}-{scale.name}"
         match target:
             case "table2":
@@ -75,6 +73,8 @@ def build(target: str, scale: Scale, choice: Choice) -> list[Table]:
                 tables.append(_by_participation(name, dataset, mine))
             case "table4":
                 tables.append(_by_selection(name, dataset, scale, mine))
+            case "table5":
+                tables.append(_search(scale, dataset))
             case _:
                 tables.append(_compared(name, dataset, mine))
     return tables
@@ -99,7 +99,7 @@ def _compared(name: str, dataset: str, groups: Sequence[Group]) -> Table:
         to_target = reached(group, fedavg) if fedavg and group.records else ("open", "open")
         rows.append(
             (
-                ARMS[group.first.arm].title,
+                ARMS[group.first.arm].title + (", diverged" if any(map(diverged, group.records.values())) else ""),
                 group.seeds,
                 spread(group.values(lambda record: record.final_accuracy)),
                 paired_difference(group, fedavg) if fedavg else "open",

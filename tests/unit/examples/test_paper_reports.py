@@ -1,5 +1,6 @@
 """From kept runs to tables, figures and verdicts."""
 
+import json
 import math
 
 import pytest
@@ -10,7 +11,7 @@ pytest.importorskip("matplotlib", reason="needs the extra plot")
 from examples.paper import protocol, reporting, store
 from examples.paper.protocol import SCALES
 from examples.paper.reporting import claims, figures, groups, tables
-from examples.paper.runs import Choice, runs_of
+from examples.paper.runs import TARGETS, Choice, runs_of
 
 SMALL = SCALES["small"]
 
@@ -63,8 +64,13 @@ def test_without_runs_everything_but_speed_is_open():
     found = verdicts()
     assert len(found) == 14
     assert [number for number, (_, verdict) in found.items() if verdict != "open"] == [12]
-    table = tables.build("table1", SMALL, Choice(["mnist"]))[0]
-    assert {cell for row in table.rows for cell in row[2:]} == {"open"}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_without_runs_nothing_is_drawn_and_the_data_sets_are_named(target, tmp_path, capsys):
+    reporting.report(target, SMALL, Choice(["cifar10"]))
+    assert not list((tmp_path).rglob("*cifar10*"))
+    assert f"{target}: open on CIFAR-10, of which no run is kept" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("rises", "verdict"), [(0, "holds"), (3, "does not hold")])
@@ -95,6 +101,26 @@ def test_one_data_set_of_two_is_mixed():
     keep_all("table1", {"fedcome": 0.85}, dataset="mnist")
     keep_all("table1", {"fedcome": 0.7}, dataset="femnist")
     assert verdicts()[3][1] == "mixed"
+
+
+def test_data_sets_without_runs_are_named_beside_the_verdict():
+    keep_all("table1", {"fedcome": 0.85}, dataset="mnist")
+    for number in (3, 4, 6):
+        assert verdicts()[number][0].endswith("; open: FEMNIST, CIFAR-10, CIFAR-100")
+
+
+def test_a_run_whose_loss_explodes_is_marked_and_does_not_count_as_soft_correction():
+    keep_all("table1", dataset="femnist")
+    for run in runs_of("table1", SMALL, Choice(["femnist"], ["scaffold"])):
+        keep(run, 0.1)
+        lines = store.path_of(run.name).read_text().splitlines()
+        rounds = [json.loads(line) for line in lines]
+        for line in rounds[1:-1]:
+            line["loss"] = 4.0 * 1.5 ** line["round"]
+        store.write(run.name, rounds)
+    table = tables.build("table1", SMALL, Choice(["femnist"]))[0]
+    assert [row[0] for row in table.rows if "diverged" in row[0]] == ["SCAFFOLD, diverged"]
+    assert "SCAFFOLD diverged" in verdicts()[13][0]
 
 
 def test_a_missing_method_leaves_a_comparison_open():
