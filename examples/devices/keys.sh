@@ -56,7 +56,8 @@ if [ ! -e "$folder/server.key" ]; then
   openssl req -new -key "$folder/server.key" -subj "/CN=${each[0]}" |
     openssl x509 -req -days 825 -sha256 -CA "$folder/ca.crt" -CAkey "$folder/ca.key" -CAcreateserial \
       -out "$folder/server.pem" -extfile <(
-        printf 'basicConstraints=CA:FALSE\nkeyUsage=digitalSignature\nextendedKeyUsage=serverAuth\nsubjectAltName=%s\n' "$san"
+        printf '%s\n' basicConstraints=CA:FALSE keyUsage=digitalSignature extendedKeyUsage=serverAuth \
+          subjectKeyIdentifier=hash authorityKeyIdentifier=keyid "subjectAltName=$san"
       ) 2> /dev/null
 fi
 for device in "$@"; do

@@ -128,6 +128,57 @@ def run(
         _fail(f"every client's reply to {' and '.join(result.failed_phases)} was an error", RUN_FAILED)
 
 
+@app.command()
+def doctor(
+    app_dir: Annotated[Path, typer.Argument(help="Folder of a Flower App, the one with pyproject.toml.")] = Path("."),
+    superlink: Annotated[
+        str | None,
+        typer.Option(
+            help="HOST:PORT of a SuperLink, or a connection of Flower's config.toml (default: not looked at)."
+        ),
+    ] = None,
+    root_certificates: Annotated[
+        Path | None, typer.Option(help="Certificate authority that the SuperLink's certificate must come from.")
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="The SuperLink runs without TLS.")] = False,
+    private_key: Annotated[
+        Path | None,
+        typer.Option("--auth-supernode-private-key", help="A SuperNode's key: is it registered at the SuperLink?"),
+    ] = None,
+    node_config: Annotated[
+        str | None,
+        typer.Option(help="A SuperNode's node config, such as 'data=\"/data\"': can the ClientApp read its data?"),
+    ] = None,
+    nodes: Annotated[int, typer.Option(min=0, help="How many SuperNodes are to be online.")] = 2,
+) -> None:
+    """Look at what goes wrong most before APP_DIR is run across machines.
+
+    Run it on the server's machine and on each device, in the Python that its
+    SuperLink or SuperNode runs in, with the options that those get. Nothing
+    is changed, here or there.
+
+    Exit code: 0 if no problem was found; 1 if one was; 2 if the command could
+    not be used as given.
+    """
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # Flower reads it while it is imported
+    from ..simulation.app_folder import read_app_folder
+    from ..simulation.run_config import AppError
+    from .config_text import parse_run_config
+    from .doctor import check_app, check_link, read_link, shown_findings
+
+    try:
+        folder = read_app_folder(app_dir)
+        config = parse_run_config([node_config] if node_config else [])
+        link = read_link(superlink, root_certificates, insecure) if superlink else None
+    except AppError as error:
+        _fail(f"{error}", BAD_USAGE)
+    problems = shown_findings(check_app(folder, config))
+    if link:
+        problems += shown_findings(check_link(link, private_key, nodes))
+    if problems:
+        _fail(f"{problems} problem{'s' if problems > 1 else ''} found", RUN_FAILED)
+
+
 def _place(error: Exception, app_dir: Path) -> str:
     """File and line in the app where an exception passed, or where it was raised if not there."""
     frames = traceback.extract_tb(error.__traceback__)

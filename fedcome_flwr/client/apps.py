@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from ..core.arrays import Arrays
 from ..core.npy import view_npy
-from .data import Data
+from .data import Data, look_at
 from .evaluation import LossFn, MetricsFn, accuracy
 from .local_work import LocalWork
 from .settings import Config
@@ -84,9 +84,10 @@ def client_app(
     Returns
     -------
     ClientApp
-        With ``train``, ``evaluate`` and ``query``. Training replies an ArrayRecord ``arrays`` or
-        ``pseudo-gradient``, evaluation the metrics ``num-examples``, ``loss`` and those of ``metrics_fn``; all say
-        ``client-id`` in a ConfigRecord ``client``.
+        With ``train``, ``evaluate``, ``query`` and ``query.data``. Training replies an ArrayRecord ``arrays`` or
+        ``pseudo-gradient``, evaluation the metrics ``num-examples``, ``loss`` and those of ``metrics_fn``, and
+        ``query.data``, with which ``fedcome doctor`` tries the data, ``num-train-examples`` and ``num-test-examples``
+        (0 where only reading all would tell); all say ``client-id`` in a ConfigRecord ``client``.
     """
     work = LocalWork(loss_fn, metrics_fn, settings)
     app = ClientApp()
@@ -126,6 +127,11 @@ def client_app(
     @app.query()
     def query(message: Message, context: Context) -> Message:
         return _reply(message, identity_of(client_id, context), {})
+
+    @app.query("data")
+    def query_data(message: Message, context: Context) -> Message:
+        sizes = dict(zip(("num-train-examples", "num-test-examples"), map(look_at, data_fn(context)), strict=True))
+        return _reply(message, identity_of(client_id, context), {"metrics": MetricRecord({**sizes})})
 
     return app
 

@@ -1,6 +1,6 @@
 """A client's data: a pair of tensors, or batches that come as they are."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import TypeGuard
 
 import torch
@@ -39,6 +39,16 @@ def check_examples(count: int) -> None:
     """Refuse to go on without examples."""
     if count == 0:
         raise ValueError("data: expected at least one example, found none")
+
+
+def look_at(data: Data) -> int:
+    """Read the first batch; how many examples there are, 0 where only reading all of them would tell."""
+    check_data(data)
+    if _is_pair(data):
+        return len(data[1])
+    check_examples(len(next(_batches(data), ((), ()))[1]))
+    dataset = getattr(data, "dataset", None)
+    return len(dataset) if isinstance(dataset, Sized) else 0
 
 
 def as_whole(data: Data) -> Batch:

@@ -62,10 +62,15 @@ def load_components(app: AppFolder) -> tuple[ServerApp, ClientApp]:
 
     What the app's own code raises while it is imported comes through as it is.
     """
+    return load_server_app(app), load_client_app(app)
+
+
+def load_server_app(app: AppFolder) -> ServerApp:
+    """Import the app's ServerApp alone, as :func:`load_components` does."""
     server_app = _load(app, "serverapp", app.serverapp)
     if not isinstance(server_app, ServerApp):
         raise AppError(f"serverapp = {app.serverapp!r} is a {type(server_app).__name__}, not a flwr ServerApp")
-    return server_app, load_client_app(app)
+    return server_app
 
 
 def load_client_app(app: AppFolder) -> ClientApp:

@@ -141,8 +141,16 @@ class Federation:
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
         """Run the ``flwr`` command as its user would, and return its JSON."""
+        return dict(json.loads(self.command("flwr", *arguments, "--format", "json")))
+
+    def run_log(self, run: int) -> str:
+        """What a run's ServerApp has written."""
+        return self.command("flwr", "log", str(run), "federation", "--show")
+
+    def command(self, name: str, *arguments: str) -> str:
+        """Run a command of the environment, and return what it prints."""
         done = subprocess.run(
-            [SCRIPTS / "flwr", *arguments, "--format", "json"],
+            [SCRIPTS / name, *arguments],
             cwd=self.folder / "empty",
             env=self._environment,
             capture_output=True,
@@ -150,7 +158,7 @@ class Federation:
             timeout=PATIENCE,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        return dict(json.loads(done.stdout))
+        return done.stdout
 
     def online(self) -> int:
         """How many SuperNodes the SuperLink counts as online."""
@@ -208,7 +216,8 @@ class Federation:
     def _configure(self) -> None:
         trust = f'root-certificates = "{self.keys / "ca.crt"}"' if self.secure else "insecure = true"
         (self.folder / "flwr" / "config.toml").write_text(
-            f'[superlink]\ndefault = "federation"\n\n[superlink.federation]\naddress = "127.0.0.1:{self.port}"\n{trust}\n',
+            '[superlink]\ndefault = "federation"\n\n[superlink.federation]\n'
+            f'address = "127.0.0.1:{self.port}"\n{trust}\n',
             encoding="utf-8",
         )
 
