@@ -114,7 +114,8 @@ def _losses(axis: Any, groups: Sequence[Group]) -> None:
     at, who = np.nonzero(rose)
     axis.plot(rounds[at + 1], losses[at + 1, who], ".", color="#D55E00", ms=2.5)
     axis.set(xlabel="server round", ylabel="loss of each client")
-    axis.set_title(f"{axis.get_title()}: {rose.sum():,} of {rose.size:,} rose")
+    counted, among = (sum(record.column(name)) for name in ("rises", "rises_of"))  # before losses were rounded
+    axis.set_title(f"{axis.get_title()}: {counted:,} of {among:,} rose")
 
 
 def _distributions(axis: Any, groups: Sequence[Group]) -> None:
