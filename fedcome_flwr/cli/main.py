@@ -168,7 +168,7 @@ def doctor(
 
     try:
         folder = read_app_folder(app_dir)
-        config = parse_run_config([node_config] if node_config else [])
+        config = parse_run_config([node_config] if node_config else [], "node-config")
         link = read_link(superlink, root_certificates, insecure) if superlink else None
     except AppError as error:
         _fail(f"{error}", BAD_USAGE)

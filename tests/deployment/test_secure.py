@@ -4,7 +4,9 @@ import json
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from fedcome_flwr.cli.main import app as fedcome
 from fedcome_flwr.simulation import run_app
 from tests.deployment.conftest import APP
 from tests.deployment.federation import DONE
@@ -32,6 +34,35 @@ def test_devices_train_what_the_inline_run_trains(federation, inline, tmp_path):
     rounds = [json.loads(line) for line in report.read_text().splitlines()]
     assert [sorted(line["clients"]) for line in rounds] == [["0", "1", "2"]] * 2  # known by their registered names
     assert all(line["certified"] and not line["hurt_by_direction"] for line in rounds)
+
+
+def test_doctor_finds_a_federation_well_and_names_what_is_wrong(federation, data, tmp_path):
+    def doctor(*words, folder=federation.keys, device="0", host="127.0.0.1"):
+        options = ["--superlink", f"{host}:{federation.port}", "--root-certificates", folder / "ca.crt"]
+        options += ["--auth-supernode-private-key", folder / device, "--nodes", 3]
+        result = CliRunner().invoke(fedcome, ["doctor", str(APP), *map(str, options), *words])
+        lines = [line for line in result.stdout.splitlines() if not line.lstrip().startswith("->")]
+        return result.exit_code, {line.split()[1]: line.split(maxsplit=2) for line in lines}
+
+    code, lines = doctor("--node-config", f'data="{data / "0"}"')
+    assert code == 0, lines
+    assert {state for state, _, _ in lines.values()} == {"ok"}
+    assert lines["key"][2] == "registered as 0, and online now"
+    assert lines["nodes"][2].startswith("3 online, 3 needed")
+    assert lines["data"][2].endswith(" to test on")
+
+    federation.make_keys("newcomer")
+    code, lines = doctor(device="newcomer")
+    assert (code, lines["key"][0]) == (1, "problem")
+    assert "is not registered at the SuperLink" in lines["key"][2]
+
+    federation.make_keys("0", folder=tmp_path / "other")
+    code, lines = doctor(folder=tmp_path / "other")
+    assert (code, lines["certificate"][0]) == (1, "problem")
+    assert "does not vouch for" in lines["certificate"][2]
+
+    code, lines = doctor("--node-config", "data='/nowhere/at-all'")
+    assert (code, lines["paths"][0], lines["data"][0]) == (1, "problem", "problem")
 
 
 def test_an_unregistered_key_is_refused(federation, data):

@@ -88,5 +88,5 @@ def public_key_of(private_key: Path) -> bytes:
     except (ValueError, TypeError) as error:
         raise ValueError(f"{private_key} is no private key without passphrase ({error})") from error
     if not isinstance(key, EllipticCurvePublicKey):
-        raise ValueError(f"{private_key}: expected an elliptic-curve key, found a {type(key).__name__}")
+        raise ValueError(f"{private_key}: expected an elliptic-curve key, found {type(key).__name__}")
     return public_key_to_bytes(key)

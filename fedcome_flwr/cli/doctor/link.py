@@ -79,6 +79,6 @@ def _connection(name: str) -> dict[str, Any]:
 
 def _split(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
-    if not (host and port.isdecimal() and 0 < int(port) < 65536):
+    if not (host and "/" not in address and port.isdecimal() and 0 < int(port) < 65536):
         raise AppError(f"expected a SuperLink's address as HOST:PORT, without https://, found {address!r}")
     return host.strip("[]"), int(port)

@@ -8,6 +8,7 @@ pytest.importorskip("torch", reason="needs the extra torch")
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
 
 from fedcome_flwr.client import client_app, load_arrays, model_arrays, train_locally
 from tests.unit.client._federation import STEP, ask, numbers, own_data
@@ -107,6 +108,19 @@ def test_query_says_who_the_client_is(app):
     assert {name: dict(found) for name, found in ask(app, "query").items()} == {"client": {"client-id": "0"}}
     named = client_app(linear, own_data, client_id="hospital-1")
     assert ask(named, "query")["client"]["client-id"] == "hospital-1"
+
+
+def test_query_data_says_how_many_examples_there_are():
+    def sizes(train, test):
+        return dict(ask(client_app(linear, lambda context: (train, test)), "query.data")["metrics"])
+
+    pair = torch.ones(7, 4), torch.zeros(7, dtype=torch.long)
+    loader = DataLoader(TensorDataset(*pair), batch_size=3)
+    assert sizes(pair, loader) == {"num-train-examples": 7, "num-test-examples": 7}
+    assert sizes([pair], pair)["num-train-examples"] == 0  # only reading all would tell
+    for broken, message in (([], "at least one example"), (3, "data")):
+        with pytest.raises(RuntimeError, match=message):
+            sizes(pair, broken)
 
 
 def test_the_model_function_may_take_the_context_or_not():
