@@ -6,7 +6,7 @@ INSTALLED := .venv/installed
 LOG := .venv/install.log
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint bench bench-speed clean
+.PHONY: help demo test test-all images-test lint bench bench-speed clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -20,10 +20,15 @@ test: $(INSTALLED)  ## Run the tests
 test-all: $(INSTALLED)  ## Run the tests, the slow ones too
 	$(PY) -m pytest -rs --runslow
 
-lint: $(INSTALLED)  ## Check style and types
+images-test: $(INSTALLED)  ## Build the container images and train two rounds in them (minutes, 10 GB)
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" PYTHON=$(PY) docker/images-test.sh
+
+lint: $(INSTALLED)  ## Check style, types, Dockerfiles and compose files
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	.venv/bin/hadolint docker/Dockerfile.server docker/Dockerfile.device
+	.venv/bin/check-jsonschema --builtin-schema vendor.compose-spec docker/compose*.yml
 
 bench: $(INSTALLED)  ## What FedCOME does on real data (hours; FEDCOME_DATA names a folder of local data sets)
 	$(PY) benchmarks/learning.py
