@@ -6,7 +6,7 @@ import urllib.request
 
 
 def is_healthy(port: int) -> bool:
-    """Ask `GET /health`, in the open and then by TLS; the server is this container, so its certificate is not checked."""
+    """Ask `GET /health`, in the open, then by TLS; it is this very container, so its certificate is not checked."""
     trusting = ssl.create_default_context()
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
     for scheme in ("http", "https"):
