@@ -82,7 +82,7 @@ EOF
 
 chmod 755 "$work"
 "$python" examples/devices/prepare_data.py "$work/data" --devices 3
-examples/devices/keys.sh "$work/keys" server,localhost device-0 device-1 device-2
+examples/devices/keys.sh "$work/keys" server device-0 device-1 device-2
 chmod a+rx "$work/keys" && chmod a+r "$work/keys"/*  # throw-away keys, for the images' own user
 export DATA=$work/data KEYS=$work/keys
 unset FLOWER_UID

@@ -2,7 +2,8 @@
 # Certificates and keys for one federation, made on the server's machine:
 #
 #   ./keys.sh FOLDER SERVER_NAME DEVICE...          e.g.  ./keys.sh keys fl.example.org hospital-1 hospital-2
-#   SERVER_NAME may be several, with commas; IP addresses are recognised:  fl.example.org,192.168.0.7,localhost
+#   SERVER_NAME may be several, with commas; IP addresses are recognised:  fl.example.org,192.168.0.7
+#   localhost and 127.0.0.1 are always added: the SuperLink's own processes reach it there
 #
 # FOLDER/ca.crt              goes to everybody: it is how devices know the server
 # FOLDER/ca.key              stays, offline if you can: whoever has it can be the server
@@ -14,7 +15,7 @@ set -euo pipefail
 umask 077  # private files are readable by their owner alone
 
 if [ $# -lt 3 ]; then
-  sed -n '2,5s/^# \{0,1\}//p' "$0" >&2
+  sed -n '2,6s/^# \{0,1\}//p' "$0" >&2
   exit 2
 fi
 for tool in openssl ssh-keygen; do
@@ -44,6 +45,9 @@ fi
 if [ ! -e "$folder/server.key" ]; then
   san=""
   IFS=, read -ra each <<< "$names"
+  for name in localhost 127.0.0.1; do
+    case ",$names," in *",$name,"*) ;; *) each+=("$name") ;; esac
+  done
   for name in "${each[@]}"; do
     case $name in
       *[!0-9.]*) kind=DNS ;;

@@ -16,6 +16,7 @@ from .link import Link
 
 TIMEOUT = 10.0  # seconds for each answer
 EXPIRES_SOON = 30  # days
+LOOPBACK = "127.0.0.1"  # where the SuperLink's own SuperExec reaches it, whatever --host says
 # Flower refuses what a SuperNode signed more than 5 s in the future or 305 s ago (flwr 1.42, node_auth.py).
 AHEAD, BEHIND = 5.0, 300.0
 _UNKNOWN_AUTHORITY = {2, 18, 19, 20, 21}  # OpenSSL's verify codes
@@ -99,9 +100,16 @@ def _certificate(link: Link) -> Iterator[Finding]:
         yield Finding("certificate", "problem", f"the SuperLink speaks no TLS ({error})", advice)
     else:
         left = (certificate.not_valid_after_utc - datetime.now(UTC)).days
-        text = f"from the trusted authority, for {', '.join(_names(certificate))}, {left} days left"
+        names = _names(certificate)
+        text = f"from the trusted authority, for {', '.join(names)}, {left} days left"
         if left < EXPIRES_SOON:
             yield Finding("certificate", "warning", text, "Make a new server certificate before it ends.")
+        elif LOOPBACK not in names:
+            advice = (
+                f"Name {LOOPBACK} in it too: a SuperLink that starts the ServerApp itself reaches itself there, and "
+                "without it runs stay pending. With --isolation=process this does not matter."
+            )
+            yield Finding("certificate", "warning", text, advice)
         else:
             yield Finding("certificate", "ok", text)
 

@@ -228,6 +228,13 @@ class TestCertificate:
         assert "9 days left" in findings["certificate"].text
         assert findings["SuperLink"].state == "ok"
 
+    def test_that_does_not_name_the_loopback_address(self, serve, listing, authority):
+        """The SuperLink's own processes connect to 127.0.0.1, and runs stay pending where they cannot."""
+        finding = found(link(serve(authority.give("localhost")), authority, host="localhost"))["certificate"]
+        assert finding.state == "warning"
+        assert finding.text == "from the trusted authority, for localhost, 99 days left"
+        assert "runs stay pending" in finding.advice
+
     def test_authority_that_cannot_be_read(self, serve, listing, tmp_path):
         port = serve()
         for path, text in ((tmp_path / "none.crt", "No such file"), (tmp_path / "empty.crt", "")):
