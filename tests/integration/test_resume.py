@@ -41,23 +41,24 @@ def test_a_run_killed_at_random_instants_ends_with_the_same_bytes(method, kills,
     finish(process)
     seconds = time.monotonic() - training_began
 
-    delays = random.Random(kills)
-    folder, killed, rounds = tmp_path / "killed", 0, []
-    while killed < kills:
+    delays, longest = random.Random(kills), 1.5 * seconds / kills
+    folder, killed, rounds = tmp_path / "killed", 0, [0]
+    while killed < kills or rounds[-1] == 0:
         process = begin(method, folder)
         while not (folder / "started").exists() and process.poll() is None:
             time.sleep(0.01)
-        time.sleep(delays.uniform(0, 1.5 * seconds / kills))
+        time.sleep(delays.uniform(0, longest))
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert process.stderr is not None
         process.stderr.close()
-        killed += 1
         if (folder / "run.npz").exists():
             rounds.append(load_checkpoint(folder / "run.npz").state.round)
+        killed += 1
+        if rounds[-1] == 0:
+            longest *= 1.5  # it got nowhere; the machine may have become slower
     finish(begin(method, folder))
     assert rounds == sorted(rounds)
-    assert rounds[-1] > 0
     assert (folder / "final").read_bytes() == (tmp_path / "whole" / "final").read_bytes()
     assert load_checkpoint(folder / "run.npz").state.round == ROUNDS
     assert load_checkpoint(folder / "run.npz").state.memory.epoch == 0  # no client's memory had to start anew
