@@ -64,7 +64,9 @@ def test_a_run_killed_at_random_instants_ends_with_the_same_bytes(method, kills,
     assert load_checkpoint(folder / "run.npz").state.memory.epoch == 0  # no client's memory had to start anew
     numbers = [line["round"] for line in read_rounds(folder / "rounds.jsonl")]
     assert numbers == sorted(set(numbers))  # none twice
-    assert numbers[-1] >= ROUNDS - 1  # one killed between checkpoint and line has nothing left to report
+    if rounds[-1] < ROUNDS:  # else the last kill may have come between the last checkpoint and its line
+        assert numbers[-1] == ROUNDS
+    assert numbers[-1] >= ROUNDS - 1
 
 
 def test_the_command_resumes_a_run(tmp_path):

@@ -88,11 +88,7 @@ def _certificate(link: Link) -> Iterator[Finding]:
         yield Finding("certificate", "problem", f"{link.root_certificates} cannot be read: {error}", advice)
         return
     try:
-        with (
-            socket.create_connection((link.host, link.port), TIMEOUT) as raw,
-            context.wrap_socket(raw, server_hostname=link.host) as secured,
-        ):
-            certificate = _parsed(secured)
+        certificate = _shown(link, context)
     except ssl.SSLCertVerificationError as error:
         yield _untrusted(link, error)
     except (ssl.SSLError, OSError) as error:
@@ -117,7 +113,7 @@ def _certificate(link: Link) -> Iterator[Finding]:
 def _untrusted(link: Link, error: ssl.SSLCertVerificationError) -> Finding:
     names, clock = "unknown names", ""
     try:
-        certificate = _shown(link)
+        certificate = _shown(link, _unchecking())
         names = ", ".join(_names(certificate))
         clock = f"{certificate.not_valid_before_utc:%Y-%m-%d %H:%M} to {certificate.not_valid_after_utc:%Y-%m-%d %H:%M}"
     except (OSError, ValueError, x509.ExtensionNotFound):
@@ -240,19 +236,20 @@ def trusting(root_certificates: Path | None) -> ssl.SSLContext:
     return context
 
 
-def _shown(link: Link) -> x509.Certificate:
-    """The certificate that the server shows, trusted or not."""
+def _unchecking() -> ssl.SSLContext:
+    """For a look at a certificate that is not trusted."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def _shown(link: Link, context: ssl.SSLContext) -> x509.Certificate:
+    """The certificate that the server shows."""
     with (
         socket.create_connection((link.host, link.port), TIMEOUT) as raw,
         context.wrap_socket(raw, server_hostname=link.host) as secured,
     ):
-        return _parsed(secured)
-
-
-def _parsed(secured: ssl.SSLSocket) -> x509.Certificate:
-    shown = secured.getpeercert(binary_form=True)
+        shown = secured.getpeercert(binary_form=True)
     if shown is None:
         raise ValueError("the server shows no certificate")
     return x509.load_der_x509_certificate(shown)
