@@ -52,7 +52,7 @@ def execute(run: Run, *, data: Path | None, backend: str, device: str, command: 
     config = run.config | {
         "dataset": str(data / run.dataset) if data else DATASETS[run.dataset].hub,
         "report": str(report),
-        "checkpoint": str(checkpoint),
+        "checkpoint": "" if run.config.get("coordinate-bound") else str(checkpoint),
         "checkpoint-every": 1 if remembers else EVERY,
         "state-dir": str(folder / "state") if remembers else "",
     }

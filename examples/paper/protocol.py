@@ -56,8 +56,9 @@ DATASETS = {
 class Scale:
     """How much of the paper is run: rounds, clients, seeds and images by data set.
 
-    ``partial`` are the data sets of the tables with partial participation, ``shares`` their participations, ``grid4``
-    the values of α and µ of table 4.
+    ``config`` holds for all runs on a data set, ``testing`` for those that measure accuracy. ``partial`` are the data
+    sets of the tables with partial participation, ``shares`` their participations, ``grid4`` the values of α and µ of
+    table 4.
     """
 
     name: str
@@ -66,12 +67,14 @@ class Scale:
     seeds: Mapping[str, tuple[int, ...]]
     loss_rounds: int
     config: Mapping[str, Mapping[str, Any]]
+    testing: Mapping[str, Mapping[str, Any]]
     partial: tuple[str, ...]
     shares: tuple[float, ...]
     grid4: tuple[float, ...]
 
 
 FEW_IMAGES = {"images-per-client": 50}
+FEWER_TESTS = {"test-images-per-client": 25, "train-loss-after": False, "global-test-every": 50}  # a third of the time
 SCALES = {
     "paper": Scale(
         name="paper",
@@ -80,6 +83,7 @@ SCALES = {
         seeds=dict.fromkeys(DATASETS, (0, 1, 2)),
         loss_rounds=200,
         config={},
+        testing={},
         partial=("cifar10",),
         shares=(0.1, 0.2, 0.3, 0.4),
         grid4=(0.1, 0.3, 0.5, 0.7, 0.9),
@@ -87,11 +91,12 @@ SCALES = {
     # What two cores can do in days, not weeks.
     "small": Scale(
         name="small",
-        rounds={"mnist": 200, "femnist": 100, "cifar10": 150, "cifar100": 60},
+        rounds={"mnist": 200, "femnist": 100, "cifar10": 100, "cifar100": 40},
         clients={"mnist": 100, "femnist": 99, "cifar10": 100, "cifar100": 100},
         seeds={"mnist": (0, 1, 2), "femnist": (0,), "cifar10": (0, 1, 2), "cifar100": (0,)},
         loss_rounds=60,
         config={"cifar10": FEW_IMAGES, "cifar100": FEW_IMAGES},
+        testing={"cifar10": FEWER_TESTS, "cifar100": FEWER_TESTS},
         partial=("mnist", "cifar10"),
         shares=(0.1, 0.2),
         grid4=(0.1, 0.5, 0.9),
@@ -122,14 +127,27 @@ ARMS = {
     "fedcome-at-mean-norm": Arm("FedCOME at FedAvg's length", {"weighting": "consensus-at-mean-norm"}, {}, True),
     "fedavg-at-fedcome-norm": Arm("FedAvg at FedCOME's length", {"weighting": "mean-at-consensus-norm"}, {}, True),
 }
+OTHER_VALUES = {"cifar10": {"feddc": {"feddc-alpha": 0.01}}, "cifar100": {"feddc": {"feddc-alpha": 0.01}}}  # published
+METHODS = tuple(name for name, arm in ARMS.items() if not arm.control)
+CONTROLS = tuple(name for name, arm in ARMS.items() if arm.control)
+
 CLIPPED = {"max-grad-norm": 10.0}
 ARMS |= {
     f"{name}-clipped": Arm(f"{ARMS[name].title}, clipped", {**ARMS[name].config, **CLIPPED}, {}, False, name)
     for name in ("scaffold", "feddc")
 }
 REMEDIES = {"femnist": ("scaffold-clipped", "feddc-clipped")}
-METHODS = tuple(name for name, arm in ARMS.items() if not arm.control and not arm.remedy_of)
-CONTROLS = tuple(name for name, arm in ARMS.items() if arm.control)
+
+# FedCOME's step: the paper's, which has nothing against one that is too long, and what may be done about it.
+ARMS |= {
+    "fedcome-bounded": Arm(
+        "FedCOME, update's norm at most 0.1", {**ARMS["fedcome"].config, "max-update-norm": 0.1}, {}
+    ),
+    "fedcome-clamped": Arm(
+        "FedCOME, coordinates cut at 0.005", {**ARMS["fedcome"].config, "coordinate-bound": 0.005}, {}
+    ),
+}
+STEPS = ("fedcome", "fedcome-adaptive", "fedcome-bounded", "fedcome-clamped")
 
 # Table 5, from the authors' code.
 SEARCH: dict[str, dict[str, tuple[float, ...]]] = {
@@ -147,4 +165,5 @@ def chosen(dataset: str, arm: str) -> Config:
     arm = ARMS[arm].remedy_of or arm
     kept = json.loads(CHOICES.read_text()) if CHOICES.exists() else {}
     searched = "mnist" if dataset in ("mnist", "femnist") else "cifar10"
-    return dict(kept.get(searched, {}).get(arm, ARMS[arm].published))
+    published = OTHER_VALUES.get(dataset, {}).get(arm, ARMS[arm].published)
+    return dict(kept.get(searched, {}).get(arm, published))

@@ -17,13 +17,14 @@ from examples.paper.protocol import (
     METHODS,
     REMEDIES,
     SEARCH,
+    STEPS,
     Config,
     Scale,
     chosen,
 )
 
 Study = Literal["accuracy", "losses", "grid"]
-TARGETS = ("table1", "table2", "table3", "table4", "table5", "figure1", "figure2", "figure3", "figure4")
+TARGETS = ("table1", "table2", "table3", "table4", "table5", "steps", "figure1", "figure2", "figure3", "figure4")
 LOSS_ARMS = ("fedavg", "fedcome")
 
 
@@ -108,7 +109,7 @@ def make_run(
         case "grid":
             config |= {"evaluate-on": "validation", "global-test-every": rounds}
         case _:
-            config |= {"global-test-every": 10}
+            config |= {"global-test-every": 10} | dict(scale.testing.get(dataset, {}))
     config |= {name.replace("_", "-"): value for name, value in changes.items()}
     return Run(study, dataset, arm, selection, participation, classes, seed, rounds, scale.clients[dataset], config)
 
@@ -156,6 +157,9 @@ def runs_of(target: str, scale: Scale, choice: Choice) -> list[Run]:
             for dataset, alpha, mu in itertools.product(choice.among(scale.partial), scale.grid4, scale.grid4):
                 changes = {"selection_alpha": alpha, "selection_mu": mu}
                 add(dataset, ["fedcome"], participation=0.2, selection="consensus", **changes)
+        case "steps":
+            for dataset, share in itertools.product(choice.among(scale.partial), (1.0, 0.2)):
+                add(dataset, STEPS, participation=share)
         case "figure2" | "figure3":
             for dataset in choice.among(["mnist", "cifar10"]):
                 shared = {"study": "losses", "rounds": scale.loss_rounds}

@@ -181,12 +181,13 @@ def _with_step(
 ) -> tuple[ServerState, float]:
     """The server step of this round, and the state that remembers it and the losses."""
     step = (
-        next_step(state.server_step, losses, state.last_losses, weights)
+        next_step(state.server_step, losses, state.last_losses, weights, just_trained=state.last_reporters)
         if method.server_step == "adaptive"
         else float(method.server_step)
     )
     finite = {key: loss for key, loss in losses.items() if np.isfinite(loss)}
-    return replace(state, server_step=step, last_losses={**state.last_losses, **finite}), step
+    last = {**state.last_losses, **finite}
+    return replace(state, server_step=step, last_losses=last, last_reporters=frozenset(finite)), step
 
 
 def _norm_bounds(gram: NDArray[np.float64], max_client_norm: float | None) -> NDArray[np.float64]:

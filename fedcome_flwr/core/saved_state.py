@@ -24,6 +24,7 @@ def state_to_arrays(state: ServerState) -> dict[str, NDArray[Any]]:
         "round": state.round,
         "server_step": state.server_step,
         "last_losses": dict(state.last_losses),
+        "last_reporters": sorted(state.last_reporters),
         "times_chosen": dict(state.times_chosen),
         "memory_epoch": state.memory.epoch,
         "accepted": dict(state.memory.accepted),
@@ -56,6 +57,7 @@ def state_from_arrays(arrays: Named) -> ServerState:
             table=SimilarityTable.from_arrays(dict(_of(arrays, _TABLE))),
             server_step=float(numbers["server_step"]),
             last_losses={key: float(loss) for key, loss in numbers["last_losses"].items()},
+            last_reporters=frozenset(numbers["last_reporters"]),
             times_chosen={key: int(times) for key, times in numbers["times_chosen"].items()},
             memory=MemorySums(
                 int(numbers["memory_epoch"]),

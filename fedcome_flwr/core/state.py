@@ -22,6 +22,8 @@ class ServerState:
         The last adaptive server step.
     last_losses
         Each client's last report of the received model's loss.
+    last_reporters
+        The clients whose report is from the last round.
     times_chosen
         How often each client was asked to train.
     memory
@@ -34,6 +36,7 @@ class ServerState:
     table: SimilarityTable = field(default_factory=SimilarityTable)
     server_step: float = 1.0
     last_losses: Mapping[str, float] = field(default_factory=dict)
+    last_reporters: frozenset[str] = frozenset()
     times_chosen: Mapping[str, int] = field(default_factory=dict)
     memory: MemorySums = field(default_factory=MemorySums)
     past: Mapping[str, PastUpdate] = field(default_factory=dict)

@@ -5,6 +5,7 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="needs the extra torch")
@@ -62,6 +63,20 @@ def test_every_setting_trains(config, tmp_path):
     losses = [metrics["train-loss"] for metrics in outcome.results[0].train_metrics_clientapp.values()]
     assert losses[-1] < losses[0]
     assert lines[-1]["server_metrics"]["accuracy"] > 0.15
+
+
+def test_the_authors_clamp_cuts_every_coordinate():
+    def final(**config) -> dict[str, np.ndarray]:
+        arrays = run(learning_rate=0.5, **config).results[0].arrays
+        return {name: array.numpy() for name, array in arrays.items()}
+
+    before, free = final(num_server_rounds=0), final(num_server_rounds=1)
+    once, twice = (final(num_server_rounds=rounds, coordinate_bound=0.005) for rounds in (1, 2))
+    for name, start in before.items():
+        moved = free[name] - start
+        assert np.abs(moved).max() > 0.01
+        np.testing.assert_allclose(once[name] - start, np.clip(moved, -0.005, 0.005), atol=1e-7)
+        assert np.abs(twice[name] - once[name]).max() == pytest.approx(0.005, rel=1e-4)
 
 
 def test_small_full_batch_steps_hurt_nobody_on_digits(tmp_path):

@@ -117,6 +117,12 @@ def total_rises(record: Record) -> float:
     return 100 * sum(record.column("rises")) / max(1, sum(record.column("rises_of")))
 
 
+def deepest_fall(record: Record) -> float:
+    """How far the accuracy ever was below one that it had before."""
+    accuracies = np.array(record.column("accuracy"))
+    return float(np.max(np.maximum.accumulate(accuracies) - accuracies))
+
+
 def worst_client(record: Record) -> float:
     """The worst client's accuracy, mean of the last ten rounds."""
     return float(np.mean(record.column("worst_client")[-10:]))

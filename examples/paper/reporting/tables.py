@@ -13,6 +13,7 @@ from examples.paper.reporting.groups import (
     Group,
     by_dataset,
     client_spread,
+    deepest_fall,
     diverged,
     paired_difference,
     reached,
@@ -73,6 +74,8 @@ def build(target: str, scale: Scale, choice: Choice) -> list[Table]:
                 tables.append(_by_participation(name, dataset, mine))
             case "table4":
                 tables.append(_by_selection(name, dataset, scale, mine))
+            case "steps":
+                tables.append(_by_step(name, dataset, mine))
             case "table5":
                 tables.append(_search(scale, dataset))
             case _:
@@ -153,6 +156,31 @@ def _by_selection(name: str, dataset: str, scale: Scale, groups: Sequence[Group]
     ]
     title = f"Table 4: {DATASETS[dataset].title}, FedCOME at 20 %, consensus selection"
     return Table(name, title, ("", *(f"µ = {mu}" for mu in scale.grid4)), rows, ACCURACY)
+
+
+def _by_step(name: str, dataset: str, groups: Sequence[Group]) -> Table:
+    columns = ("", "participation", "seeds", "accuracy", "deepest fall", "own loss rose, %", "step", "update's norm")
+    rows = []
+    for group in groups:
+        steps, norms = (
+            [value for record in group.records.values() for value in record.column(key)]
+            for key in ("server_step", "update_norm")
+        )
+        rows.append(
+            (
+                ARMS[group.first.arm].title,
+                f"{group.first.participation:.0%}",
+                group.seeds,
+                spread(group.values(lambda record: record.final_accuracy)),
+                spread(group.values(deepest_fall)),
+                spread(group.values(total_rises), "{:.1f}"),
+                f"{min(steps):.2f} to {max(steps):.2f}" if steps else "open",
+                f"{min(norms):.2f} to {max(norms):.2f}" if norms else "open",
+            )
+        )
+    title = f"{DATASETS[dataset].title}: FedCOME's step, {groups[0].first.rounds} rounds, uniform selection"
+    note = f"{ACCURACY} Deepest fall: of the accuracy below one that it had before. Norm: before coordinates are cut."
+    return Table(name, title, columns, rows, note)
 
 
 def _search(scale: Scale, dataset: str) -> Table:

@@ -42,7 +42,8 @@ def partition_rows(
         test_rows = _split(settings, num_clients, test, "test")
     _check_complete(settings, {"train": train_rows, "test": test_rows}, labels)
     limit = settings.images_per_client or None
-    return [rows[:limit] for rows in train_rows], [rows[:limit] for rows in test_rows]
+    test_limit = settings.test_images_per_client or limit
+    return [rows[:limit] for rows in train_rows], [rows[:test_limit] for rows in test_rows]
 
 
 def _without_small_groups(

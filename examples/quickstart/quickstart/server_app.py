@@ -1,7 +1,7 @@
 """What the server does: choose the method, average, and test."""
 
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 from flwr.app import ArrayRecord, Context, MetricRecord, UserConfig
 from flwr.serverapp import Grid, ServerApp
@@ -24,6 +24,7 @@ from fedcome_flwr.core import Selector
 from fedcome_flwr.core.methods import ClientWeights
 from fedcome_flwr.report import JsonLines
 from quickstart import task
+from quickstart.clamp import ClampedStrategy
 from quickstart.data import all_test_images, num_classes
 from quickstart.settings import DataSettings
 
@@ -69,15 +70,18 @@ def build_strategy(config: UserConfig) -> UpdateStrategy:
         "uniform": UniformSelection,
     }
     report = str(config["report"])
+    options: dict[str, Any] = {
+        "method": _method(config),
+        "selector": selectors[_choice(config, "selection", tuple(selectors))](),
+        "seed": int(config["seed"]),
+        "fraction_train": float(config["fraction-train"]),
+        "fraction_evaluate": float(config["fraction-evaluate"]),
+        "on_round": JsonLines(report) if report else None,
+    }
+    if bound := float(config["coordinate-bound"]):
+        return ClampedStrategy(bound=bound, **options)
     return UpdateStrategy(
-        method=_method(config),
-        selector=selectors[_choice(config, "selection", tuple(selectors))](),
-        seed=int(config["seed"]),
-        fraction_train=float(config["fraction-train"]),
-        fraction_evaluate=float(config["fraction-evaluate"]),
-        checkpoint=str(config["checkpoint"]) or None,
-        checkpoint_every=int(config["checkpoint-every"]),
-        on_round=JsonLines(report) if report else None,
+        checkpoint=str(config["checkpoint"]) or None, checkpoint_every=int(config["checkpoint-every"]), **options
     )
 
 

@@ -24,6 +24,7 @@ class DataSettings:
     alpha: float = 0.5
     least_images: int = 1
     images_per_client: int = 0
+    test_images_per_client: int = 0
     evaluate_on: str = "test"
     seed: int = 0
 
@@ -41,8 +42,12 @@ class DataSettings:
             raise ValueError(f"least-images: expected at least 1; got {self.least_images}")
         if self.evaluate_on not in EVALUATE_ON:
             raise ValueError(f"evaluate-on: expected one of {', '.join(EVALUATE_ON)}; got '{self.evaluate_on}'")
-        if self.images_per_client < 0:
-            raise ValueError(f"images-per-client: expected 0 (all) or more; got {self.images_per_client}")
+        for key, bound in (
+            ("images-per-client", self.images_per_client),
+            ("test-images-per-client", self.test_images_per_client),
+        ):
+            if bound < 0:
+                raise ValueError(f"{key}: expected 0 (no bound) or more; got {bound}")
         if self.partition == "natural" and not self.partition_column:
             raise ValueError("partition-column: partition 'natural' needs a column, e.g. writer_id; got none")
 
@@ -59,6 +64,7 @@ class DataSettings:
             alpha=float(config["alpha"]),
             least_images=int(config["least-images"]),
             images_per_client=int(config["images-per-client"]),
+            test_images_per_client=int(config["test-images-per-client"]),
             evaluate_on=str(config["evaluate-on"]),
             seed=int(config["seed"]),
         )

@@ -11,6 +11,7 @@ STATE = ServerState(
     table=SimilarityTable().observed(["a/1", "b"], np.array([[1.0, -0.3], [-0.3, 2.0]]), 0.5),
     server_step=0.1 + 0.2,
     last_losses={"b": 1 / 3, "a/1": 1e-300},
+    last_reporters=frozenset({"b"}),
     times_chosen={"a/1": 3, "ä\n": 2},
     memory=MemorySums(
         2, {"w/0": np.array([[1.5]])}, {"w/0": np.array([[2.5]]), "b": np.array(0.5)}, {"b": 6}, frozenset("xy")
@@ -21,7 +22,7 @@ STATE = ServerState(
 
 def test_all_of_a_state_comes_back():
     found = state_from_arrays(state_to_arrays(STATE))
-    for name in ("round", "server_step", "last_losses", "times_chosen"):
+    for name in ("round", "server_step", "last_losses", "last_reporters", "times_chosen"):
         assert getattr(found, name) == getattr(STATE, name)
     assert found.table.to_arrays().keys() == STATE.table.to_arrays().keys()
     for name, array in STATE.table.to_arrays().items():
@@ -42,6 +43,7 @@ def test_a_state_has_no_field_that_is_not_saved():
         "table",
         "server_step",
         "last_losses",
+        "last_reporters",
         "times_chosen",
         "memory",
         "past",

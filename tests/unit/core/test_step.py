@@ -38,6 +38,20 @@ def test_fewer_than_half_of_the_weight_decide_nothing(lie, before):
         assert next_step(0.5, losses, last, weights) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("losses", "just_trained", "expected"),
+    [
+        ({"a": 1.03, "b": 2.06}, {"a", "b"}, 0.5),
+        ({"a": 1.01, "b": 2.03}, {"a", "b"}, 1.0),  # within 2 %
+        ({"a": 1.03, "b": 2.06}, {"a"}, 1.0),  # b was away, half of the weight is not more than half
+        ({"a": 1.03, "b": 2.3}, {"a"}, 0.5),
+        ({"a": 1.03, "b": 2.06}, {"c"}, 1.0),
+    ],
+)
+def test_who_took_part_in_the_last_round_may_rise_by_two_percent(losses, just_trained, expected):
+    assert next_step(1.0, losses, LAST, WEIGHTS, just_trained=just_trained) == expected
+
+
 def test_negative_losses_rise_and_fall_as_others_do():
     assert next_step(0.5, {"a": -2.2}, {"a": -2.0}, WEIGHTS) == pytest.approx(0.55)
     assert next_step(0.5, {"a": -1.9}, {"a": -2.0}, WEIGHTS) == pytest.approx(0.55)

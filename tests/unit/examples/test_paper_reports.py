@@ -165,6 +165,18 @@ def test_intervals_and_rounds():
     assert megabytes == "2 ± 0"  # 12 rounds of 0.2 MB
 
 
+def test_the_table_of_steps_shows_how_far_accuracy_fell(tmp_path):
+    for run in runs_of("steps", SMALL, Choice(["mnist"], ["fedcome"], [0])):
+        keep(run, server_step=0.5, update_norm=0.25)
+    record = store.load(run.name)
+    record.rounds[20]["accuracy"] = 0.3
+    assert groups.deepest_fall(record) == pytest.approx(0.6)
+    markdown, _ = tables.build("steps", SMALL, Choice(["mnist"]))[0].write(tmp_path / "tables")
+    lines = markdown.read_text().splitlines()
+    assert "| FedCOME | 20% | 1 of 3 | 0.900 | 0.000 | 0.0 | 0.50 to 0.50 | 0.25 to 0.25 |" in lines
+    assert sum("open" in line for line in lines) == 6  # three other arms, two participations
+
+
 def test_open_cells_say_so_and_files_are_written(tmp_path):
     keep_all("table1", {"fedcome": 0.85}, dataset="mnist", seed=0)
     table = tables.build("table1", SMALL, Choice(["mnist"]))[0]

@@ -99,6 +99,9 @@ def test_images_per_client_keeps_a_mixture(modules):
     full, _ = partition.partition_rows(settings(), 10, train=train, test=test)
     few, few_test = partition.partition_rows(settings(images_per_client=10), 10, train=train, test=test)
     assert [len(rows) for rows in few + few_test] == [10] * 20
+    bounds = settings(images_per_client=10, test_images_per_client=3)
+    few, fewer_tests = partition.partition_rows(bounds, 10, train=train, test=test)
+    assert [len(rows) for rows in few + fewer_tests] == [10] * 10 + [3] * 10
     assert all(part.tolist() == rows[:10].tolist() for part, rows in zip(few, full, strict=True))
     assert all(len(labels) == 2 for labels in label_sets(train, few))
 
@@ -114,7 +117,8 @@ def test_images_per_client_keeps_a_mixture(modules):
         ({"alpha": 0.0}, "alpha: expected a finite number above 0; got 0.0"),
         ({"alpha": float("nan")}, "alpha: .* got nan"),
         ({"classes_per_client": 0}, "classes-per-client: expected at least 1; got 0"),
-        ({"images_per_client": -1}, "images-per-client: .* got -1"),
+        ({"images_per_client": -1}, "^images-per-client: .* got -1"),
+        ({"test_images_per_client": -2}, "test-images-per-client: .* got -2"),
         ({"partition": "natural"}, "partition-column: .* got none"),
         ({"least_images": 0}, "least-images: expected at least 1; got 0"),
         ({"evaluate_on": "all"}, "evaluate-on: expected one of test, train, validation; got 'all'"),
