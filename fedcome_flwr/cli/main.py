@@ -4,6 +4,7 @@ import bdb
 import os
 import sys
 import traceback
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,13 @@ app = typer.Typer(
 RUN_FAILED = 1
 BAD_USAGE = 2
 INTERRUPTED = 130  # 128 and the number of SIGINT, as shells have it
+
+
+class Form(StrEnum):
+    """Formats of plots."""
+
+    png = "png"
+    svg = "svg"
 
 
 def _print_version(wanted: bool) -> None:
@@ -126,6 +134,44 @@ def run(
     print_summary(result)
     if result.failed_phases:
         _fail(f"every client's reply to {' and '.join(result.failed_phases)} was an error", RUN_FAILED)
+
+
+@app.command()
+def plot(
+    reports: Annotated[list[Path], typer.Argument(help="Files that JsonLines wrote; several are compared.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder (default: RUN-plots beside the first file RUN.jsonl).")
+    ] = None,
+    form: Annotated[Form, typer.Option("--format", help="What to write.")] = Form.png,
+    metric: Annotated[str, typer.Option(help="What of the clients' evaluations to show beside the loss.")] = "accuracy",
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="The first run's checkpoint: its similarity table is drawn, too.")
+    ] = None,
+) -> None:
+    """Draw what the runs in REPORTS learnt, what each client went through,
+    what the consensus did, and who was chosen.
+
+    A plot whose numbers a run does not have is named and left out. Needs
+    matplotlib: pip install "fedcome-flwr[plot]".
+
+    Exit code: 0 if something was drawn, 1 if nothing could be, 2 if the
+    command could not be used as given.
+    """
+    from ..server.checkpoint import load_checkpoint
+    from .plotting import read_runs, shown_plots
+
+    try:
+        runs = read_runs(reports)
+        table = load_checkpoint(checkpoint).state.table if checkpoint else None
+    except (OSError, ValueError) as error:
+        _fail(f"{error}", BAD_USAGE)
+    folder = output or reports[0].with_name(f"{reports[0].stem}-plots")
+    try:
+        drawn = shown_plots(runs, folder, kind=form.value, metric=metric, table=table)
+    except ImportError as error:
+        _fail(f"{error}", RUN_FAILED)
+    if not drawn:
+        _fail("nothing could be drawn", RUN_FAILED)
 
 
 @app.command()

@@ -25,6 +25,7 @@ class RoundLines(RunObserver):
         self.sent_in_phase = 0
         self.done_in_phase = 0
         self.done_in_round = 0
+        self.headline = ""
         self._errors = 0
         self._told_of_error = False
         self._phase = ""
@@ -80,8 +81,9 @@ class RoundLines(RunObserver):
         if self.server_round is not None:
             seconds = time.perf_counter() - self._began_at
             replies = replies_text(self.done_in_round, self._errors)
-            parts = [f"{self.title()}: {seconds:.2f} s, {replies}", self._metrics_text()]
-            self.show(" | ".join(part for part in parts if part))
+            self.headline = headline(self._metrics)
+            parts = [self.headline, f"{seconds:.2f} s, {replies}", self._metrics_text()]
+            self.show(f"{self.title()}: " + " | ".join(part for part in parts if part))
         self.server_round = None
         self.done_in_round = self._errors = self.sent_in_phase = self.done_in_phase = 0
         self._phase = ""
@@ -101,6 +103,18 @@ class RoundLines(RunObserver):
 
     def _metrics_text(self) -> str:
         return " | ".join(f"{phase}: {metrics_text(metrics)}" for phase, metrics in self._metrics.items())
+
+
+def headline(metrics: Mapping[Phase, MetricRecord]) -> str:
+    """What a round is judged by: ``accuracy 0.91, hurt 0 of 20`` (clients, to first order)."""
+    parts: list[str] = []
+    for phase in ("evaluate", "server"):
+        if not parts and "accuracy" in metrics.get(phase, {}):
+            parts.append(f"accuracy {number_text(metrics[phase]['accuracy'])}")
+    train = metrics.get("train", MetricRecord())
+    if (hurt := train.get("fedcome-hurt-by-direction")) is not None:
+        parts.append(f"hurt {hurt} of {train.get('fedcome-clients')}")
+    return ", ".join(parts)
 
 
 def round_of(message: Message) -> int | None:

@@ -37,7 +37,7 @@ class _Bar(RoundLines):
     def __init__(self, progress: Progress) -> None:
         super().__init__(lambda line: progress.console.print(Text(line)))
         self._progress = progress
-        self._task = progress.add_task("starting", total=None, phase="")
+        self._task = progress.add_task("starting", total=None, phase="", headline="")
         self._rounds_done = 0
         # As many as in the last round; in the first one a guess: all train and evaluate.
         self._replies_of_a_round = 0
@@ -76,6 +76,7 @@ class _Bar(RoundLines):
             completed=self._rounds_done + part,
             description=escape(self.title() or between),
             phase=escape(self.phase_text()),
+            headline=escape(self.headline),
         )
 
 
@@ -84,6 +85,7 @@ def _progress(console: Console) -> Progress:
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.fields[phase]}"),
+        TextColumn("{task.fields[headline]}"),
         TimeElapsedColumn(),
         TextColumn("left:"),
         TimeRemainingColumn(),

@@ -1,7 +1,7 @@
 """What a round did to the clients: the numbers that say whether the promise was kept."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -140,6 +140,10 @@ class RoundReport:
         False where the mean vanishes too: then nothing was lost.
         """
         return self.veto is not None and self.norm_ratio < VANISHING_BELOW
+
+
+OnRound = Callable[[RoundReport], bool | None]
+"""What a strategy calls with every round's report; ``True`` ends the training."""
 
 
 def with_geometry(

@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 from ..core.arrays import Arrays, ParameterRule, is_parameter, split_names
 from ..core.checks import check_at_least, check_positive_or_none, check_share
 from ..core.methods import Method, fedavg, fedcome
-from ..core.round_report import RoundReport
+from ..core.round_report import OnRound, RoundReport
 from ..core.rounds import aggregate_round
 from ..core.selection import ConsensusSelection, Selection, Selector, UniformSelection, share_of
 from ..core.state import ServerState
@@ -36,7 +36,6 @@ from .round_log import log_round, warn_of_silent_pull
 
 _log = getLogger("flwr")
 
-OnRound = Callable[[RoundReport], bool | None]
 ClientConfig = Callable[[str, int], Mapping[str, Any]]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 

@@ -9,6 +9,7 @@ import numpy as np
 from examples.paper.protocol import ARMS, DATASETS, Scale
 from examples.paper.reporting.groups import Group, by_dataset, diverged
 from examples.paper.runs import Choice, runs_of
+from fedcome_flwr.report.plots import LOOK
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart; controls are dashed.
 COLOURS = {
@@ -27,16 +28,6 @@ COLOURS = {
 }
 STYLES = {"fedcome-adaptive": "-.", "fedcome-at-mean-norm": "--", "fedavg-at-fedcome-norm": "--"}
 STYLES |= {"scaffold-clipped": "--", "feddc-clipped": "--"}
-LOOK = {
-    "figure.dpi": 110,
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.3,
-    "legend.frameon": False,
-    "svg.hashsalt": "fedcome",  # the same bytes in every run
-}
 
 
 def draw(target: str, scale: Scale, choice: Choice, folder: Path) -> list[Path]:
@@ -51,7 +42,7 @@ def draw(target: str, scale: Scale, choice: Choice, folder: Path) -> list[Path]:
     for dataset, groups in by_dataset(runs_of(target, scale, choice)).items():
         if not any(group.records for group in groups):
             continue
-        with plt.rc_context(LOOK):
+        with plt.rc_context(LOOK | {"figure.constrained_layout.use": False}):
             figure = _figure(plt, target, groups)
             for kind in ("png", "svg"):
                 paths.append(folder / f"{target}-{dataset}-{scale.name}.{kind}")

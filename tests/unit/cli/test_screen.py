@@ -48,6 +48,24 @@ def test_rounds_are_found_in_config_or_group():
     assert rounds.round_of(messages()[0]) is None
 
 
+@pytest.mark.parametrize(
+    ("metrics", "text"),
+    [
+        ({}, ""),
+        ({"server": {"accuracy": 0.5}}, "accuracy 0.5"),
+        ({"server": {"accuracy": 0.5}, "evaluate": {"accuracy": 0.25}}, "accuracy 0.25"),
+        ({"train": {"fedcome-hurt-by-direction": 2, "fedcome-clients": 20}}, "hurt 2 of 20"),
+        (
+            {"train": {"fedcome-hurt-by-direction": 0, "fedcome-clients": 3}, "evaluate": {"accuracy": 1.0}},
+            "accuracy 1, hurt 0 of 3",
+        ),
+        ({"train": {"loss": 1.0}, "evaluate": {"dice": 0.5}}, ""),
+    ],
+)
+def test_a_round_is_judged_by_accuracy_and_by_who_is_hurt(metrics, text):
+    assert rounds.headline({phase: MetricRecord(values) for phase, values in metrics.items()}) == text
+
+
 def test_rounds_beyond_the_number_are_shown_without_it():
     lines = []
     shown = rounds.RoundLines(lines.append)
